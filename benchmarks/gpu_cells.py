@@ -142,9 +142,9 @@ def create_setup(
     """
     import numpy as np
 
-    from jaxdp.components import Objects
     from jaxdp.config import TrainConfig
     from jaxdp.data import from_arrays
+    from jaxdp.objects import Objects
     from jaxdp.training import setup
 
     dense, classes = name == "unet", versus_torch.CLASSES[name]

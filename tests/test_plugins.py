@@ -19,7 +19,8 @@ from jaxdp import checkpoints, convert, evaluate, models, predict, report, tasks
 from jaxdp.components import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
-from jaxdp.registry import ConfigError, Registry, load_plugins
+from jaxdp.plugins import load_plugins
+from jaxdp.registry import ConfigError, Registry
 
 NET = """
 from flax import nnx

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -14,15 +15,15 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from runs import arrays as saved_arrays
 
 import jaxdp
 from jaxdp import train
 from jaxdp import trainer as trainer_lib
 from jaxdp.callbacks import CallbackError, EarlyStopping
-from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.objects import resolve
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
-from jaxdp.trainer import resolve
 from jaxdp.training.reader import MEASURED
 
 SMALL: dict[str, Any] = {
@@ -310,13 +311,9 @@ def test_sigterm_ends_a_script_that_continues_bitwise() -> None:
         out, err = process.communicate()
         assert (process.returncode, err) == (0, "")
         assert out.split()[0] == str(1 if run_dir == "whole" else stopped["steps"] + 1)
-    parts, whole = (
-        SavedCheckpoints(pathlib.Path(name, "checkpoints"), best_metric=None)
-        for name in ("run", "whole")
-    )
-    expected = whole.arrays(12)
-    assert parts.arrays(12).keys() == expected.keys()
-    for name, array in parts.arrays(12).items():
+    expected, continued = (saved_arrays(name, 12) for name in ("whole", "run"))
+    assert continued.keys() == expected.keys()
+    for name, array in continued.items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
@@ -418,20 +415,15 @@ class NoCallback:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"model": "pyramidnett"}, "--model pyramidnett: unknown model; did you mean pyramidnet?"),
-        ({"data": "digit"}, "--dataset digit: unknown dataset; did you mean digits?"),
         (
             {"optimizer": optax.adam},
             "--optimizer adam: is a function; call it, e.g. optax.adamw(1e-3)",
         ),
-        ({"optimizer": "adamm"}, "--optimizer adamm: unknown optimizer; did you mean adam?"),
         (
             {"optimizer": optax.adam(1e-3), "learning_rate": 0.1},
             "--learning-rate 0.1: optimizer is an object, and settings such as",
         ),
         ({"learning_rat": 0.1}, "--learning-rat 0.1: unknown setting; did you mean learning_rate?"),
-        ({"epochs": "many"}, "--epochs many: must be an integer or null, not a string"),
-        ({"strategy": "pmapp"}, "--strategy pmapp: unknown strategy; did you mean pmap?"),
         (
             {"callbacks": [NoCallback()]},
             "--callbacks NoCallback: is no callback: it has none of the methods on_start",
@@ -441,21 +433,8 @@ class NoCallback:
             "--callbacks NoCallback: is a class; give an object: NoCallback(...)",
         ),
         (
-            {"callbacks": ["early_stoping"]},
-            "--callbacks early_stoping: unknown callbacks; did you mean early_stopping?",
-        ),
-        (
-            {"callbacks": ["early_stopping:patients=2"]},
-            "--callbacks patients=2: unknown keyword argument; did you mean patience?",
-        ),
-        (
             {"callbacks": ["early_stopping:patience=0"]},
             "--callbacks patience=0: must be a whole number of at least 1",
-        ),
-        (
-            {"on_divergence": "rollback"},
-            "--on-divergence rollback: was removed in 0.3.0: use skip, or stop and resume with a"
-            " smaller --learning-rate",
         ),
     ],
 )
@@ -470,7 +449,7 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
     ("arguments", "line"),
     [
         ({"model": 3}, "--model int: must be the name of a model, or an nnx.Module"),
-        ({"model": Mlp}, "--model Mlp: is a class; give an object: Mlp(..., rngs=nnx.Rngs(0))"),
+        ({"model": Mlp}, "--model Mlp: is a class; give an object, Mlp(...)"),
         (
             {"dataset": np.zeros(3)},
             "--data ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load",
@@ -478,7 +457,7 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
         ({"task": 3}, "--task int: must be the name of a task, a task, or a loss function"),
         (
             {"task": jaxdp.tasks.Classification},
-            "--task Classification: is a class; give an object, e.g. Classification(10)",
+            "--task Classification: is a class; give an object, Classification(...)",
         ),
     ],
 )
@@ -489,39 +468,44 @@ def test_what_is_of_a_wrong_type_is_one_line(arguments: dict[str, Any], line: st
     assert str(caught.value).startswith(line)
 
 
-def test_a_model_that_does_not_fit_is_one_line() -> None:
-    images, labels = arrays()
-    data = jaxdp.data.from_arrays(images, labels, validation=0.25)
-    with pytest.raises(
-        jaxdp.ConfigError,
-        match=(
-            r"--model cnn: returns \(1, 5\) for an image; classification on arrays needs \(1, 3\)"
+def misfit(model: Any, data: Any = None, task: Any = None, **settings: Any) -> jaxdp.Trainer:
+    data = jaxdp.data.from_arrays(*arrays(), validation=0.25) if data is None else data
+    return jaxdp.Trainer(model, data, task, global_batch_size=4, **settings)
+
+
+def large_images() -> jaxdp.data.Dataset:
+    images = np.zeros((8, 9, 9, 1), np.uint8)
+    return jaxdp.data.from_arrays(images, [0, 1, 2, 0] * 2, validation=0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: misfit(cnn(num_classes=5)),
+            "--model cnn: returns (1, 5) for an image; classification on arrays needs (1, 3)",
         ),
-    ):
-        jaxdp.Trainer(cnn(num_classes=5), data)
-    with pytest.raises(
-        jaxdp.ConfigError,
-        match=r"--model Mlp: cannot be called with images of shape \(1, 9, 9, 1\): ",
-    ):
-        jaxdp.Trainer(
-            Mlp(3, nnx.Rngs(0)),
-            jaxdp.data.from_arrays(
-                np.zeros((8, 9, 9, 1), np.uint8), [0, 1, 2, 0] * 2, validation=0.5
-            ),
-        )
-    with pytest.raises(
-        jaxdp.ConfigError, match="--task classification: is for 5 classes, and arrays has 3"
-    ):
-        jaxdp.Trainer("cnn", data, jaxdp.tasks.Classification(5))
-    with pytest.raises(
-        jaxdp.ConfigError,
-        match=r"--batch-norm global: nnx.BatchNorm normalizes over what one device sees",
-    ):
-        jaxdp.Trainer(Mlp(3, nnx.Rngs(0)), data, batch_norm="global")
-    with pytest.raises(
-        jaxdp.ConfigError, match=r"there is no split 'test' in arrays; there are: train, validation"
-    ):
-        jaxdp.Trainer(cnn(), data, global_batch_size=16).evaluate(split="test")
+        (
+            lambda: misfit(Mlp(3, nnx.Rngs(0)), large_images()),
+            "--model Mlp: cannot be called with images of shape (1, 9, 9, 1): ",
+        ),
+        (
+            lambda: misfit("cnn", task=jaxdp.tasks.Classification(5)),
+            "--task classification: is for 5 classes, and arrays has 3",
+        ),
+        (
+            lambda: misfit(Mlp(3, nnx.Rngs(0)), batch_norm="global"),
+            "--batch-norm global: nnx.BatchNorm normalizes over what one device sees",
+        ),
+        (
+            lambda: misfit(cnn()).evaluate(split="test"),
+            "--split test: there is no split 'test' in arrays; there are: train, validation",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_one_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.ConfigError, match=re.escape(message)):
+        make()
 
 
 DEVICES = """

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxdp import callbacks, data, models, tasks
+    from jaxdp.loading import load
     from jaxdp.registry import ConfigError
-    from jaxdp.result import Result, load
+    from jaxdp.result import Result
     from jaxdp.runtime.devices import available_devices
     from jaxdp.trainer import Trainer
 
@@ -36,7 +37,7 @@ _MODULES = {
     "ConfigError": "registry",
     "Result": "result",
     "Trainer": "trainer",
-    "load": "result",
+    "load": "loading",
     "available_devices": "runtime.devices",
 }
 

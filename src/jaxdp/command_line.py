@@ -6,10 +6,9 @@ import dataclasses
 import errno
 import functools
 import re
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jaxdp import config as config_lib
@@ -21,12 +20,13 @@ from jaxdp.registry import ConfigError, closest, shown
 from jaxdp.runtime import large_pages, streams
 
 Config = TypeVar("Config", bound=Settings)
+Fields = Mapping[str, "dataclasses.Field[Any]"]
 
 # Errors of a name that no file can have.
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
-_WIDEST_HELP = 100  # columns
+_HELP_FORMAT = functools.partial(argparse.HelpFormatter, max_help_position=30)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,64 +55,48 @@ def parse(
     Args:
         cls: the settings of the command.
         argv: arguments without the program's name.
+        description: one line.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
         hidden: settings for which this command has no flags.
-        description: one line.
         **defaults: defaults of this command that differ from the settings' own.
 
     Raises:
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    shown_fields = {name: field for name, field in fields(cls).items() if name not in hidden}
+    own = {name: field for name, field in fields(cls).items() if name not in hidden}
     words = [_with_dashes(word) for word in argv]
-    _check_flags(words, [*shown_fields, "help", "help_all", "config"], prog)
-    parser = _parser(cls, shown_fields, prog, description, everything="--help-all" in words)
+    _check_flags(words, [*own, "help", "help_all", "config"], prog)
+    parser = _create_parser(cls, own, prog, description, everything="--help-all" in words)
     if defaults_file:
-        parser.add_argument("--config", metavar="FILE", help=_FILE_HELP, default=None)
-    read = vars(parser.parse_args(words))
-    path = read.pop("config", None)
-    given: dict[str, Any] = {}
-    for name, value in read.items():
-        field, facts = shown_fields[name], facts_of(shown_fields[name])
+        parser.add_argument("--config", metavar="FILE", help=_FILE_HELP)
+    given = vars(parser.parse_args(words))
+    path = given.pop("config", None)
+    for name, value in given.items():
         if not isinstance(value, bool):
-            texts: list[str] = value if isinstance(value, list) else [value]
-            value = conversion.from_words(name, texts, field.type, separator=facts.separator)
-        given[name] = _convert(field, value)
+            texts = value if isinstance(value, list) else [value]
+            separator = facts_of(own[name]).separator
+            given[name] = conversion.from_words(texts, own[name].type, separator=separator)
     values = defaults | (config_lib.load(path, cls) if path else {})
-    for name in config_lib.displaced_by(cls, given.keys()) - given.keys():
+    for name in config_lib.displaced_by(cls, given) - given.keys():
         values.pop(name, None)
     values |= given
     for name, field in fields(cls).items():
         if name not in values and field.default is field.default_factory:  # both are MISSING
-            facts = facts_of(field)
-            raise ConfigError("", "", f"{_flag(name, facts)} is required: {facts.help}")
+            raise ConfigError("", "", f"{_flag(name, field)} is required: {facts_of(field).help}")
     return cls.of(**values)
 
 
-def _convert(field: "dataclasses.Field[Any]", value: Any) -> Any:
-    try:
-        return config_lib.convert_for(field, value)
-    except ConfigError as error:  # a flag has words: neither null nor another type
-        remedy = error.remedy.replace(" or null", "").removesuffix(", not a string")
-        raise ConfigError(error.field, error.value, remedy) from error
-
-
-def given_flags(argv: Sequence[str]) -> set[str]:
+def given_flags(argv: Iterable[str]) -> set[str]:
     """Returns the names of the settings that the arguments give."""
-    return {_name(word) for word in argv if word.startswith("--")}
-
-
-def _name(word: str) -> str:
-    return word.partition("=")[0][2:].replace("-", "_")
+    flags = (word[2:].partition("=")[0] for word in argv if word.startswith("--"))
+    return {flag.replace("-", "_") for flag in flags}
 
 
 def _with_dashes(word: str) -> str:
     """Returns an argument with `-` instead of `_` in the name of its flag."""
-    if not word.startswith("--"):
-        return word
     flag, equals, value = word.partition("=")
-    return flag.replace("_", "-") + equals + value
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
@@ -120,24 +104,16 @@ def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
     for name in sorted(given_flags(words) - {*known} - {f"no_{name}" for name in known}):
         if sentence := deprecation.removal(name, prog.rpartition(".")[2]):
             raise ConfigError(name, "", sentence)
-        flags = ["--" + each.replace("_", "-") for each in known]
-        close = closest("--" + name.replace("_", "-"), flags)
-        remedy = f"did you mean {close}? " if close else ""
+        close = closest(name.replace("_", "-"), [each.replace("_", "-") for each in known])
+        remedy = f"did you mean --{close}? " if close else ""
         raise ConfigError(name, "", f"unknown flag; {remedy}see {prog} --help-all")
 
 
-def _parser(
-    cls: type[Settings],
-    shown_fields: "dict[str, Any]",
-    prog: str,
-    description: str,
-    *,
-    everything: bool,
+def _create_parser(
+    cls: type[Settings], own: Fields, prog: str, description: str, *, everything: bool
 ) -> _Parser:
-    width = min(shutil.get_terminal_size().columns, _WIDEST_HELP)
-    facts = map(facts_of, shown_fields.values())
-    names = [_flag(name, each) for name, each in zip(shown_fields, facts, strict=True)]
-    positional = [name for name in names if not name.startswith("--")]
+    """Returns the parser of a command; its help shows what `everything` and the facts say."""
+    positional = [_flag(name, field) for name, field in own.items() if facts_of(field).positional]
     parser = _Parser(
         prog,
         " ".join([prog, *positional, "[FLAGS]"]),
@@ -145,19 +121,17 @@ def _parser(
         allow_abbrev=False,
         add_help=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(
-            prog, max_help_position=30, width=width
-        ),
+        formatter_class=_HELP_FORMAT,
     )
-    left_out, remaining = 0, dict(shown_fields)
+    left_out, remaining = 0, dict(own)
     for group in cls.__mro__:
-        own = [name for name in vars(group).get("__annotations__", ()) if name in remaining]
         section: Any = None
-        for name in own:
-            field = remaining.pop(name)  # a command may declare a setting of a group anew
-            facts = facts_of(field)
-            own_group = group not in TrainConfig.__mro__
-            visible = everything or facts.basic or facts.positional or own_group
+        for name in vars(group).get("__annotations__", ()):
+            field = remaining.pop(name, None)  # a command may declare a setting of a group anew
+            if field is None:
+                continue
+            facts, is_shared = facts_of(field), group in TrainConfig.__mro__
+            visible = everything or facts.basic or facts.positional or not is_shared
             left_out += not visible
             if section is None and visible:
                 title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
@@ -169,35 +143,32 @@ def _parser(
     return parser
 
 
-def _add(section: Any, name: str, field: Any, *, visible: bool) -> None:
+def _add(section: Any, name: str, field: "dataclasses.Field[Any]", *, visible: bool) -> None:
     """Adds the flag of a setting to a section of the help."""
-    facts = facts_of(field)
+    facts, default = facts_of(field), field.default
     text = facts.help
-    default = None if field.default is dataclasses.MISSING else field.default
-    if default not in (None, False, ()) and "(default" not in text:
+    if default not in (dataclasses.MISSING, None, False, ()) and "(default" not in text:
         text += (
             f" (default: {facts.separator.join(default) if facts.separator else shown(default)})"
         )
-    known: dict[str, Any] = {"help": text.replace("%", "%%") if visible else argparse.SUPPRESS}
+    options: dict[str, Any] = {"help": text.replace("%", "%%") if visible else argparse.SUPPRESS}
+    many = conversion.takes_many(field.type) and not facts.separator
     if field.type is bool:
-        section.add_argument(_flag(name, facts), action="store_true", **known)
-        off = f"--no-{name.replace('_', '-')}"
-        section.add_argument(off, dest=name, action="store_false", help=argparse.SUPPRESS)
-        return
-    known["metavar"] = facts.metavar or conversion.metavar(field.type)
-    if conversion.takes_many(field.type) and not facts.separator:
-        known["nargs"] = "*"
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options["metavar"] = facts.metavar or conversion.metavar(field.type)
+        options |= {"nargs": "*"} if many else {}
     if facts.positional:
-        known |= {"metavar": _flag(name, facts), "nargs": known.get("nargs", "?")}
-        section.add_argument(name, **known)
+        options |= {"metavar": _flag(name, field), "nargs": "*" if many else "?"}
+        section.add_argument(name, **options)
         return
     aliases = [facts.alias] if facts.alias else []
-    section.add_argument(*aliases, _flag(name, facts), dest=name, **known)
+    section.add_argument(*aliases, _flag(name, field), dest=name, **options)
 
 
-def _flag(name: str, facts: config_lib.Facts) -> str:
-    if facts.positional:
-        return facts.metavar or name.upper()
+def _flag(name: str, field: "dataclasses.Field[Any]") -> str:
+    if facts_of(field).positional:
+        return facts_of(field).metavar or name.upper()
     return "--" + name.replace("_", "-")
 
 
@@ -220,7 +191,7 @@ class Ending:
 def ending(prog: str) -> Iterator[Ending]:
     """Turns exceptions of the block into an exit code and one line on standard error.
 
-    The code is 2 for a ConfigError, 1 when interrupted or where a file or standard output cannot be
+    The code is 2 for a ConfigError, 1 when interrupted or if a file or standard output cannot be
     read or written, and 141, as in a shell, when the reader of standard output is gone
     (`... | head`).
     """
@@ -230,27 +201,21 @@ def ending(prog: str) -> Iterator[Ending]:
         with streams.standard_output():
             yield end
             sys.stdout.flush()
-        return
     except Exit as error:
         end.code = error.code
         print(error, file=sys.stderr)
-        return
-    except ConfigError as error:
-        message, end.code = str(error), EXIT_USAGE_ERROR
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
         end.code = 1
-        return
+        print(f"{prog}: interrupted", file=sys.stderr)
     except BrokenPipeError:
         streams.give_up()
         end.code = 128 + signal.SIGPIPE
-        return
-    except streams.OutputError as error:
-        streams.give_up()
-        message, end.code = str(error), 1
-    except OSError as error:
-        message, end.code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
-    print(f"{prog}: error: {printable(message)}", file=sys.stderr)
+    except (ConfigError, OSError, streams.OutputError) as error:
+        if isinstance(error, streams.OutputError):
+            streams.give_up()
+        is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
+        end.code = EXIT_USAGE_ERROR if is_usage else 1
+        print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
 
 
 def command(
@@ -265,8 +230,8 @@ def command(
         **options: those of `parse`.
     """
 
-    def decorate(run: Callable[[Config], int]) -> Callable[..., int]:
-        @functools.wraps(run)
+    def decorate(function: Callable[[Config], int]) -> Callable[..., int]:
+        @functools.wraps(function)
         def main(argv: Sequence[str] | None = None) -> int:
             if restarts:
                 large_pages.restart()
@@ -274,7 +239,8 @@ def command(
             with contextlib.redirect_stderr(best_effort), ending(prog) as end:
                 words = sys.argv[1:] if argv is None else argv
                 name = f"python -m {prog}"
-                end.code = run(parse(cls, words, prog=name, description=description, **options))
+                config = parse(cls, words, prog=name, description=description, **options)
+                end.code = function(config)
             return end.code
 
         return main

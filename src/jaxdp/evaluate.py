@@ -111,7 +111,7 @@ def _load(
     precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
     platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
     platform.check_backend()
-    from jaxdp.result import load
+    from jaxdp.loading import load
 
     result = load(run_dir, step=step, plugins=plugins)
     config = result.config.replace(**sharding.flat())

@@ -12,8 +12,7 @@ from typing import Any, TypeGuard
 import yaml
 
 MOST_CHARACTERS = 2**20  # of YAML, which holds settings alone
-_MOST_VALUES = 100_000  # with those that aliases repeat
-_TOO_MANY = f"it stands for more than {_MOST_VALUES:,} values; repeat less by aliases"
+_MOST_VALUES = 100_000
 _DEEPEST = 50
 _LONGEST_NUMBER = 1000  # characters: Python neither reads nor prints more than 4,300 digits
 _TEXT, _NUMBERS = "tag:yaml.org,2002:str", ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -90,18 +89,29 @@ def parse_json(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Reads YAML 1.1 without its numbers to base 60: `1:30` is text.
 
-    It stops at too many values.
+    It stops at what would take too long or too much memory: too many or too deeply nested values,
+    and aliases, which repeat values without limit.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._composed = 0
+        self._composed = self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._composed += 1
+        self._depth += 1
         if self._composed > _MOST_VALUES:
-            raise ValueError(_TOO_MANY)
-        return super().compose_node(parent, index)
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values")
+        if self._depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"it has the alias *{self.peek_event().anchor}; repeat the value")
+        node = super().compose_node(parent, index)
+        number = node.value if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS else ""
+        if len(number) > _LONGEST_NUMBER:
+            raise ValueError(f"a number in it has more than {_LONGEST_NUMBER:,} characters")
+        self._depth -= 1
+        return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         tag = super().resolve(kind, value, implicit)
@@ -112,56 +122,12 @@ def parse_yaml(text: str) -> Any:
     """Returns what a YAML text holds, None for an empty one.
 
     Raises:
-        ValueError: if it is no YAML, has a tag that makes objects, is nested too deeply, is too
-            long or has a number that is too long, or would unpack to far more than it is.
+        ValueError: if it is no YAML, has an alias or a tag that makes objects, is nested too
+            deeply, is too long or has a number that is too long.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _measure(node, {})
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        return yaml.load(text, _Loader)
     except Exception as error:  # the constructors of tags raise almost anything
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
-
-
-def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """Returns how many values a node stands for, and how deep they are nested.
-
-    Args:
-        known: what was found so far, by the identity of the node; None while it is being measured.
-    """
-    if id(node) in known:
-        found = known[id(node)]
-        if found is None:
-            raise ValueError("it contains itself")
-        return found
-    known[id(node)] = None
-    if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
-        raise ValueError(f"a number in it has more than {_LONGEST_NUMBER:,} characters")
-    inner = (
-        [part for pair in node.value for part in pair]
-        if isinstance(node, yaml.MappingNode)
-        else node.value
-    )
-    parts = (
-        [_measure(part, known) for part in inner] if isinstance(node, yaml.CollectionNode) else []
-    )
-    count, depth = (
-        1 + sum(part[0] for part in parts),
-        1 + max((part[1] for part in parts), default=0),
-    )
-    if count > _MOST_VALUES:
-        raise ValueError(_TOO_MANY)
-    if depth > _DEEPEST:
-        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
-    known[id(node)] = count, depth
-    return count, depth

@@ -16,7 +16,8 @@ from jaxdp.exit_codes import (
     EXIT_USAGE_ERROR,
     SUPERVISED,
 )
-from jaxdp.registry import ConfigError, load_plugins, with_script
+from jaxdp.plugins import load_plugins, with_script
+from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import MovedError
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import platform, processes, streams
@@ -42,7 +43,7 @@ def main(config: TrainConfig) -> int:
             )
             from jaxdp.callbacks.watchdog import Watchdog
             from jaxdp.reporting import progress
-            from jaxdp.trainer import Trainer
+            from jaxdp.trainer import run_setup
             from jaxdp.training import setup as setup_lib
 
             group = processes.start(config)
@@ -54,11 +55,16 @@ def main(config: TrainConfig) -> int:
                 config.replace(plugins=with_script(config.plugins)), advance=reading
             )
             signals.check()
-            trained = Trainer.of_setup(setup, group).run(
-                setup, signals, writes=True, callbacks=[watchdog], started=_STARTED
+            outcome = run_setup(
+                setup,
+                group,
+                [*config.callbacks, watchdog],
+                signals,
+                writes=True,
+                started=_STARTED,
             )
-        progress.print_outcome(trained, setup.config, setup.skipped() if group.index == 0 else None)
-        return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
+        progress.print_outcome(outcome, setup.config, setup.skipped() if group.index == 0 else None)
+        return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[outcome.status]
 
 
 @contextlib.contextmanager
@@ -66,28 +72,36 @@ def _peers_notified() -> Iterator[None]:
     """Tells the other processes of the run why this one ends, before its error goes on."""
     try:
         yield
-    except StoppedAtStart as error:
-        processes.leave(error, EXIT_STOPPED, STOPPED_AT_START)
-        raise Exit(EXIT_STOPPED, STOPPED_AT_START) from error
-    except OSError as error:  # a full disk, a folder that has vanished
-        if error.errno in OF_NAMES:
-            processes.leave(error, EXIT_USAGE_ERROR, str(error))
-            raise ConfigError("", "", str(error)) from error
-        what = "" if error.filename or not error.errno else "the run directory cannot be written: "
-        after = "; the same command continues after the last checkpoint"
-        message = f"{what}{error}" + after * (not isinstance(error, MovedError))
-        processes.leave(error, 1, message)
-        raise Exit(1, f"jaxdp.train: error: {message}") from error
-    except FolderLocked as error:
-        code = EXIT_LOCKED if SUPERVISED in os.environ else EXIT_USAGE_ERROR
-        processes.leave(error, code, str(error))
-        raise Exit(code, f"jaxdp.train: error: {error}") from error
     except BaseException as error:
-        refused = isinstance(error, ConfigError)
-        reason = str(error) if refused or isinstance(error, streams.OutputError) else None
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else reason
-        processes.leave(error, EXIT_USAGE_ERROR if refused else 1, reason)
+        code, reason = _code_and_reason(error)
+        processes.leave(error, code, reason)
+        if isinstance(error, StoppedAtStart):
+            raise Exit(code, STOPPED_AT_START) from error
+        if isinstance(error, OSError | FolderLocked):
+            raise Exit(code, f"jaxdp.train: error: {reason}") from error
         raise
+
+
+def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
+    """Returns the exit code for an error, and the reason for which other processes are told that
+    this one ends; None for a defect, whose trace says it.
+    """
+    reason = str(error)
+    if isinstance(error, StoppedAtStart):
+        return EXIT_STOPPED, STOPPED_AT_START
+    if isinstance(error, FolderLocked) and SUPERVISED in os.environ:
+        return EXIT_LOCKED, reason
+    if isinstance(error, ConfigError | FolderLocked) or getattr(error, "errno", None) in OF_NAMES:
+        return EXIT_USAGE_ERROR, reason
+    if isinstance(error, OSError):  # a full disk, a folder that has vanished
+        if error.errno and not error.filename:
+            reason = f"the run directory cannot be written: {reason}"
+        if not isinstance(error, MovedError):
+            reason += "; the same command continues after the last checkpoint"
+        return 1, reason
+    if isinstance(error, KeyboardInterrupt):
+        return 1, "interrupted"
+    return 1, reason if isinstance(error, streams.OutputError) else None
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from hlo import Program, padded_bytes  # noqa: E402
 
-from jaxdp.components import Objects  # noqa: E402
 from jaxdp.config import TrainConfig  # noqa: E402
 from jaxdp.data import placement  # noqa: E402
 from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.models import convolution  # noqa: E402
+from jaxdp.objects import Objects  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
 from jaxdp.training.setup import create_setup  # noqa: E402
 

@@ -22,7 +22,8 @@ import jaxdp
 from jaxdp.data import pipeline
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, Dataset, Split
-from jaxdp.registry import ConfigError, load_plugins
+from jaxdp.plugins import load_plugins
+from jaxdp.registry import ConfigError
 
 Read = Callable[[int], None]
 

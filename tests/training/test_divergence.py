@@ -4,8 +4,6 @@ What stays on disk is finite.
 """
 
 import dataclasses
-import functools
-import json
 import pathlib
 import types
 from typing import Any
@@ -13,20 +11,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax import nnx
+from runs import arrays, rows, summary
 
-from jaxdp import models, tasks, train
-from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.config import BatchNormMode, TrainConfig
+import jaxdp
+from jaxdp import train
+from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.data.augment import Preprocess, create_preprocess
+from jaxdp.data.augment import Preprocess
 from jaxdp.data.sources import open_dataset
-from jaxdp.rundir.read import read_lines
-from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, step
-from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.step.state import TrainState
 from jaxdp.training import loop, reader
 from jaxdp.training import summary as summary_lib
 from jaxdp.training.counters import Counters
@@ -37,7 +32,6 @@ FLAGS = (
     " --log-every 1".split()
 )
 TOO_FAST = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 1e30 --steps 16".split()]
-CONSTANTS = Constants.create([0.1], seed=3)
 
 
 def example_of_step(number: int) -> int:
@@ -63,26 +57,9 @@ def poison(monkeypatch: pytest.MonkeyPatch, example: int) -> dict[str, bool]:
     return switch
 
 
-def summary() -> dict[str, Any]:
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
-
-    return json.loads(pathlib.Path("run", "summary.json").read_text(), parse_constant=refuse)
-
-
-def rows(split: str = "train") -> list[dict[str, Any]]:
-    return [
-        row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == split
-    ]
-
-
-def arrays(run_dir: str = "run", number: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
-    """The newest checkpoint's, or that of a step."""
-    checkpoints = SavedCheckpoints(
-        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
-    )
-    found = max(checkpoints.steps()) if number is None else number
-    return found, checkpoints.arrays(found)
+def newest_arrays() -> tuple[int, dict[str, np.ndarray]]:
+    step = max(int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir())
+    return step, arrays("run", step)
 
 
 def assert_finite(found: dict[str, np.ndarray]) -> None:
@@ -109,8 +86,11 @@ def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(
         f"the last checkpoint is that of step {max(steps)}" if steps else "there is no checkpoint"
     )
     if steps:
-        assert_finite(arrays()[1])
-    assert all(np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"]) for row in rows())
+        assert_finite(newest_arrays()[1])
+    assert all(
+        np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"])
+        for row in rows(split="train")
+    )
 
 
 @pytest.mark.fault("infinite gradient, finite loss", "exit code 3", None)
@@ -127,13 +107,11 @@ def test_an_infinite_gradient_is_enough(
 
 def test_rows_show_the_mean_gradient_norm() -> None:
     assert train.main([*FLAGS, "--steps", "4"]) == 0
-    norms = [row["gradient_norm"] for row in rows()]
+    norms = [row["gradient_norm"] for row in rows(split="train")]
     assert len(set(norms)) == 4
     assert all(norm > 0 for norm in norms)
     assert train.main([*FLAGS, "--steps", "4", "--log-every", "2", "--run-dir", "other"]) == 0
-    fewer = [
-        row for row in read_lines(pathlib.Path("other", "metrics.jsonl")) if row["split"] == "train"
-    ]
+    fewer = rows("other", split="train")
     assert [row["gradient_norm"] for row in fewer] == pytest.approx(
         [np.mean(norms[:2]), np.mean(norms[2:])]
     )
@@ -147,50 +125,31 @@ def test_rows_show_the_mean_gradient_norm() -> None:
 def test_a_skipped_update_leaves_everything_as_it_was(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = open_dataset("digits")
-    order = pipeline.TrainingOrder(len(dataset.train), 16, seed=3, total_steps=3)
-    batches = [pipeline.load(dataset.train, order[number]) for number in range(3)]
-    preprocess = create_preprocess(
-        ["shift:1"], mean=dataset.mean, std=dataset.std, per_image=False, dense=False
-    )
-    task = tasks.create("classification", num_classes=10)
-    recipe = step.Recipe(
-        task,
-        functools.partial(optax.sgd, momentum=0.9),
-        preprocess,
-        batch_norm=BatchNormMode.parse("group:2"),
-        ema_decay=0.9,
-        on_divergence="skip",
-    )
+    def setup_of(on_divergence: str) -> Any:
+        settings = {
+            "strategy": name, "devices": count, "global_batch_size": 16, "batch_norm": "group:2",
+            "ema_decay": 0.9, "schedule": "constant", "augment": ["shift:1"], "steps": 3, "seed": 3,
+            "data_placement": "host", "model_kwargs": {"width": 4, "hidden": 16},
+        }  # fmt: skip
+        return jaxdp.Trainer("cnn", "digits", on_divergence=on_divergence, **settings).setup
 
-    def create_state() -> TrainState:
-        model = models.create(
-            "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=4, hidden=16
-        )
-        return create_train_state(
-            model, optax.sgd(optax.constant_schedule(0.1), 0.9), with_ema=True
-        )
-
-    def run(
-        strategy: Strategy, state: TrainState, batches: list[Any]
-    ) -> list[tuple[TrainState, Any]]:
-        placed, found = strategy.restore(state), []
+    def run(setup: Any, state: TrainState, batches: list[Any]) -> list[tuple[TrainState, Any]]:
+        strategy, found = setup.strategy, []
+        placed = strategy.restore(state)
         for batch in batches:
-            placed, sums = strategy.train_step(placed, strategy.shard_batch(batch), CONSTANTS)
+            placed, sums = strategy.train_step(placed, batch, setup.constants)
             found.append((strategy.gather(placed), strategy.gather(sums)))
         return found
 
     def weights(state: TrainState) -> Any:
         return (state.params, state.batch_stats, state.opt_state, state.ema)
 
-    stopping = create_strategy(
-        name, dataclasses.replace(recipe, on_divergence="stop"), jax.devices()[:count]
-    )
-    ((plain, plain_sums),) = run(stopping, create_state(), batches[:1])
+    stopping, skipping = setup_of("stop"), setup_of("skip")
+    batches = list(stopping.train_batches(0))
+    ((plain, plain_sums),) = run(stopping, stopping.create_state(), batches[:1])
     assert "skipped_updates" not in plain_sums
-    poison(monkeypatch, int(batches[1]["indices"][5]))
-    skipping = create_strategy(name, recipe, jax.devices()[:count])
-    found = run(skipping, create_state(), batches)
+    poison(monkeypatch, int(np.ravel(batches[1]["indices"])[5]))
+    found = run(skipping, skipping.create_state(), batches)
     assert [float(sums["skipped_updates"]) for _, sums in found] == [0, 1, 0]
     assert [float(sums["updates"]) for _, sums in found] == [1, 1, 1]
     assert [int(state.step) for state, _ in found] == [1, 2, 3]
@@ -222,21 +181,25 @@ def test_a_run_skips_one_bad_batch_and_counts_it_once(
     done = summary()
     assert (done["status"], done["skipped_updates"]) == ("done", 1)
     assert done["metrics"]["train"]["examples"] == 7 * 160
-    assert [(row["step"], row["skipped_updates"], row["examples"]) for row in rows()] == [
+    assert [(row["step"], row["skipped_updates"], row["examples"]) for row in rows(split="train")] == [
         (2, 0, 320), (4, 1, 160), (6, 0, 320), (8, 0, 320),
     ]  # fmt: skip
-    assert all(np.isfinite(row["loss"]) and 0 < row["gradient_norm"] < 1e3 for row in rows())
-    assert_finite(arrays()[1])
+    assert all(
+        np.isfinite(row["loss"]) and 0 < row["gradient_norm"] < 1e3 for row in rows(split="train")
+    )
+    assert_finite(newest_arrays()[1])
     # A run continued knows what was skipped before. Its second epoch meets the example again.
     assert train.main([*flags, "--steps", "16"]) == 0
     assert summary()["skipped_updates"] in (1, 2)  # an epoch leaves some examples out
-    assert summary()["skipped_updates"] == sum(row["skipped_updates"] for row in rows())
+    assert summary()["skipped_updates"] == sum(
+        row["skipped_updates"] for row in rows(split="train")
+    )
 
 
 def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, example_of_step(3))
     assert train.main([*FLAGS, "--on-divergence", "skip", "--steps", "5"]) == 0
-    assert [(row["step"], row["skipped_updates"]) for row in rows()] == [
+    assert [(row["step"], row["skipped_updates"]) for row in rows(split="train")] == [
         (1, 0),
         (2, 0),
         (4, 1),
@@ -248,28 +211,16 @@ def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch
     "every update non-finite, --on-divergence skip", "exit code 3 after the stated number", None
 )
 def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        train.main(
-            [
-                *TOO_FAST,
-                "--on-divergence",
-                "skip",
-                "--max-divergences",
-                "3",
-                "--checkpoint-every",
-                "1",
-            ]
-        )
-        == 3
-    )
+    flags = "--on-divergence skip --max-divergences 3 --checkpoint-every 1"
+    assert train.main([*TOO_FAST, *flags.split()]) == 3
     assert (
         "; 3 updates in a row were skipped; the last checkpoint is that of step"
         in capsys.readouterr().err
     )
     done = summary()
     assert (done["status"], done["skipped_updates"]) == ("diverged", 3)
-    assert_finite(arrays()[1])
-    assert arrays()[0] < done["steps"]
+    assert_finite(newest_arrays()[1])
+    assert newest_arrays()[0] < done["steps"]
 
 
 def test_a_run_of_version_0_2_that_went_back_says_that_its_rate_is_whole_again(

@@ -5,7 +5,6 @@ flag.
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from runs import rows, summary
 from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
@@ -22,7 +22,6 @@ from jaxdp.config import ClassWeights, TrainConfig, run_hash
 from jaxdp.data import pipeline
 from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import read_lines
 from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
 from jaxdp.training import class_weights as weights
@@ -167,13 +166,9 @@ def trained(
     dataset: data.Dataset, devices: int, model: str, strategy: str = "pmap", **settings: Any
 ) -> tuple[Any, list[Any]]:
     """State after two steps, and the batches."""
-    settings = {
-        "batch_norm": "global",
-        "global_batch_size": 16,
-        "learning_rate": 0.05,
-        "schedule": "constant",
-    } | settings
-    setup = setup_of(dataset, devices, model, strategy=strategy, steps=2, **settings)
+    settings = {"batch_norm": "global", "learning_rate": 0.05, "schedule": "constant"} | settings
+    settings |= {"global_batch_size": 16, "steps": 2, "strategy": strategy}
+    setup = setup_of(dataset, devices, model, **settings)
     state, sums = setup.strategy.init(setup.create_state), []
     for batch in itertools.islice(setup.train_batches(0), 2):
         state, found = setup.strategy.train_step(state, batch, setup.constants)
@@ -231,18 +226,9 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
     did with SGD.
     """
     dataset, weights = uneven(), np.array([0.1, 5, 20])
-    settings: dict[str, Any] = {
-        "optimizer": "sgd",
-        "weight_decay": 0.0,
-        "class_weights": "0.1,5,20",
-    }
-    settings = {
-        "global_batch_size": 16,
-        "learning_rate": 0.5,
-        "schedule": "constant",
-        "batch_norm": "global",
-    } | settings
-    setup = setup_of(dataset, 4, "cnn", steps=1, **settings)
+    sgd = {"optimizer": "sgd", "weight_decay": 0.0, "learning_rate": 0.5, "schedule": "constant"}
+    more = {"global_batch_size": 16, "batch_norm": "global", "class_weights": "0.1,5,20"}
+    setup = setup_of(dataset, 4, "cnn", steps=1, **sgd, **more)
     before = setup.create_state()
     numbers = setup.train_order[0]
     batch = setup.dataset.train.read(numbers.tolist())
@@ -438,22 +424,17 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
         " --epochs 9 --early-stop 2"
     )
     assert train.main([*flags.split(), "--run-dir", "run"]) == 0
-    summary = json.loads(pathlib.Path("run", "summary.json").read_text())
-    rows = [
-        row
-        for row in read_lines(pathlib.Path("run", "metrics.jsonl"))
-        if row["split"] == "validation"
-    ]
-    accuracies = [row["accuracy"] for row in rows]
-    assert summary["steps"] == rows[-1]["step"] < 90
+    done, evaluations = summary("run"), rows("run", split="validation")
+    accuracies = [row["accuracy"] for row in evaluations]
+    assert done["steps"] == evaluations[-1]["step"] < 90
     best = int(np.argmax(accuracies))  # the first of equals
     assert len(accuracies) == best + 1 + 2
     # By the loss it would have ended after the third.
-    assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)
-    assert len(rows) > 3
-    assert "validation accuracy has not improved" in summary["ended_early"]["reason"]
+    assert [row["loss"] for row in evaluations] == sorted(row["loss"] for row in evaluations)
+    assert len(evaluations) > 3
+    assert "validation accuracy has not improved" in done["ended_early"]["reason"]
     assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
-    assert "--early-stop 2: --callbacks has early_stopping, too" in capsys.readouterr().err
+    assert "--early-stop 2: callbacks has EarlyStopping, too" in capsys.readouterr().err
     trainer = jaxdp.Trainer(
         "cnn",
         "digits",

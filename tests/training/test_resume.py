@@ -3,25 +3,21 @@ every step once.
 """
 
 import contextlib
-import json
 import pathlib
 import signal
 import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from fault_table import RecordFault
 from process_group import environment
+from runs import assert_same_run, rows, summary
 
 from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import stored
-from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.rundir.read import Row, read_lines
 from jaxdp.training import setup
-from jaxdp.training.reader import MEASURED
 
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = (
@@ -32,22 +28,6 @@ PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()
 AT_START = "stopped by a signal before the first step; the same command begins again"
 TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
-
-
-def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
-    checkpoints = SavedCheckpoints(
-        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
-    )
-    return checkpoints.arrays(step)
-
-
-def rows(run_dir: str) -> list[Row]:
-    found = read_lines(pathlib.Path(run_dir, "metrics.jsonl"))
-    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
-
-
-def summary(run_dir: str) -> dict[str, Any]:
-    return json.loads(pathlib.Path(run_dir, "summary.json").read_text())
 
 
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,16 +44,10 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("strategy", "placement", "model"),
     [
-        pytest.param("pmap", "device", CNN, id="pmap-device"),
-        pytest.param("sharded", "host", CNN, id="sharded-host", marks=pytest.mark.slow),
+        ("pmap", "device", CNN),
+        pytest.param("sharded", "host", CNN, marks=pytest.mark.slow),
         *(
-            pytest.param(
-                strategy,
-                placement,
-                PYRAMIDNET,
-                id=f"{strategy}-{placement}-pyramidnet",
-                marks=pytest.mark.slow,
-            )
+            pytest.param(strategy, placement, PYRAMIDNET, marks=pytest.mark.slow)
             for strategy in ("single", "pmap", "shard_map", "sharded")
             for placement in ("device", "host")
         ),
@@ -88,16 +62,8 @@ def test_a_stopped_run_continues_bitwise(
     record_fault: RecordFault,
 ) -> None:
     devices = "1" if strategy == "single" else "2"
-    flags = [
-        *model,
-        *FLAGS,
-        "--strategy",
-        strategy,
-        "--devices",
-        devices,
-        "--data-placement",
-        placement,
-    ]
+    where = f"--strategy {strategy} --devices {devices} --data-placement {placement}"
+    flags = [*model, *FLAGS, *where.split()]
     assert train.main([*flags, "--run-dir", "whole"]) == 0
     with monkeypatch.context() as patch:
         stop_at(11, patch)
@@ -108,35 +74,18 @@ def test_a_stopped_run_continues_bitwise(
     assert train.main([*flags, "--run-dir", "parts"]) == 0
     assert "continuing parts after step 11" in capsys.readouterr().err
 
-    whole, parts = arrays("whole", 24), arrays("parts", 24)
-    assert whole.keys() == parts.keys()
-    for name in whole:
-        np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
-    assert rows("whole") == rows("parts")
-    assert [row["step"] for row in rows("whole") if row["split"] == "train"] == list(
-        range(3, 25, 3)
-    )
-    for name in ("metrics", "best", "steps", "epochs", "parameters"):
-        assert summary("whole")[name] == summary("parts")[name]
+    assert_same_run("whole", "parts", 24)
+    steps = [row["step"] for row in rows("whole", split="train")]
+    assert steps == list(range(3, 25, 3))
+    assert summary("whole")["parameters"] == summary("parts")["parameters"]
     record_fault(
         "SIGTERM while training", outcome="exit code 75; the next start ends bitwise the same"
     )
 
 
 def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [
-        *CNN,
-        *FLAGS,
-        "--devices",
-        "4",
-        "--batch-norm",
-        "group:8",
-        "--keep",
-        "1",
-        "--run-dir",
-        "run",
-    ]
-    flags += ["--validation", "0.1"]
+    more = "--devices 4 --batch-norm group:8 --keep 1 --validation 0.1 --run-dir run"
+    flags = [*CNN, *FLAGS, *more.split()]
     assert train.main(flags) == 0
     printed = capsys.readouterr()
     assert "cnn on digits: done" in printed.out
@@ -144,19 +93,12 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert "step 24/24" in printed.err
     run = pathlib.Path("run")
     done = summary("run")
-    assert (done["model"], done["dataset"], done["task"], done["strategy"]) == (
-        "cnn",
-        "digits",
-        "classification",
-        "pmap",
-    )
-    assert (done["devices"], done["processes"], done["batch_norm"], done["status"]) == (
-        4,
-        1,
-        "group:8",
-        "done",
-    )
-    assert (done["steps"], done["epochs"]) == (24, 3)
+    expected = {
+        "model": "cnn", "dataset": "digits", "task": "classification", "strategy": "pmap",
+        "devices": 4, "processes": 1, "batch_norm": "group:8", "status": "done", "steps": 24,
+        "epochs": 3,
+    }  # fmt: skip
+    assert {name: done[name] for name in expected} == expected
     assert done["metrics"]["test"]["examples"] == 360  # 160 does not divide it
     assert done["metrics"]["train"]["examples"] == 8 * 160
     assert 0 < done["seconds"]["train"] < done["seconds"]["total"]
@@ -164,7 +106,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert "xla_force_host_platform_device_count" in done["xla_flags"]
     assert (run / "plots" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").iterdir())
-    training = [row for row in read_lines(run / "metrics.jsonl") if row["split"] == "train"]
+    training = rows(split="train", without=())
     assert list(training[0])[:4] == ["step", "epoch", "split", "loss"]
     assert {"accuracy", "examples", "learning_rate", *TIMES} <= set(training[0])
     assert all(0 <= row["input_wait_fraction"] <= 1 for row in training)
@@ -199,7 +141,11 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     # A run is not continued under settings that mean another one.
     for changed, named in (
         (["--model-kwargs", "width=8"], "--model-kwargs width=8: the run in run has width=4"),
-        (["--optimizer", "sgd"], "--optimizer sgd: the run in run has adam"),
+        (
+            ["--optimizer", "sgd"],
+            "--optimizer sgd: the run in run has adam; use that, or another --run-dir, which"
+            " --init-from run starts from its weights",
+        ),
         (["--seed", "1"], "--seed 1: the run in run has 0"),
         (["--batch-norm", "global"], "--batch-norm global: the run in run has "),
         (["--ema-decay", "0"], "--ema-decay 0.0: the run in run has 0.9"),

@@ -1,7 +1,6 @@
 """Training starts from the weights of a run or a file, and keeps frozen parameters bit for bit."""
 
 import itertools
-import json
 import pathlib
 from typing import Any
 
@@ -13,7 +12,7 @@ from flax import nnx
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import convert, data, evaluate, models, train
+from jaxdp import convert, data, models
 from jaxdp.data.sources import digits
 from jaxdp.models.reference_weights import reference_names
 from jaxdp.registry import ConfigError
@@ -41,6 +40,17 @@ def by_name(tree: Any) -> dict[str, np.ndarray]:
         array_name(path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def save_as_pytorch(model: nnx.Module, file: str, prefix: str = "") -> dict[str, np.ndarray]:
+    """Writes a state dict as PyTorch names it, and returns the arrays by our names."""
+    arrays = by_name(nnx.to_pure_dict(nnx.state(model, (nnx.Param, nnx.BatchStat))))
+    state = {f"{prefix}bn1.num_batches_tracked": np.array(5)}
+    for key, place in reference_names(model).items():
+        array = arrays["/".join(map(str, place.path))]
+        state[prefix + key] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
+    safetensors.numpy.save_file(state, file)
+    return arrays
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +166,7 @@ def test_pytorch_names_of_a_model_for_other_classes(
     other = models.create(
         name, num_classes=1000, in_channels=1, rngs=nnx.Rngs(7), **kwargs, **theirs
     )
-    arrays, state = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat)))), {}
-    for key, place in reference_names(other).items():
-        array = arrays["/".join(map(str, place.path))]
-        state[f"module.{key}"] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
-    state["module.bn1.num_batches_tracked"] = np.array(5)
-    safetensors.numpy.save_file(state, "theirs.safetensors")
+    arrays = save_as_pytorch(other, "theirs.safetensors", "module.")
     trainer = jaxdp.Trainer(
         name,
         some_digits(7, 9),
@@ -187,16 +192,7 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
     other = models.create(
         "resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(7), depth=18, width=2
     )
-    arrays = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat))))
-    places = {
-        key: ("/".join(map(str, place.path)), np.argsort(place.axes))
-        for key, place in reference_names(other).items()
-    }
-    state = {
-        key: np.ascontiguousarray(np.transpose(arrays[path], axes))
-        for key, (path, axes) in places.items()
-    }
-    safetensors.numpy.save_file(state, "resnet18.safetensors")
+    save_as_pytorch(other, "resnet18.safetensors")
 
     def trainer(
         dataset: data.Dataset = colour, model: str = "resnet", **settings: Any
@@ -344,79 +340,3 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
     assert all(not np.array_equal(others[name], before[name]) for name in setup.recipe.frozen)
     for name, array in after(alone)[0].items():
         np.testing.assert_allclose(params[name], array, atol=2e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_the_commands_start_from_a_run_freeze_and_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS.split(), "--steps", "4", "--run-dir", "first"]) == 0
-    more = [*FLAGS.split(), "--init-from", "first", "--freeze", "(?!head)", "--run-dir", "second"]
-    assert train.main([*more, "--steps", "2"]) == 0
-    assert "loaded 1,528 parameters (19 arrays) from step 4 of first" in capsys.readouterr().err
-    changed = ["--steps", "4", "--learning-rate", "0.01", "--augment", "shift:1"]
-    assert train.main([*more, *changed]) == 0
-    resumed = next(
-        row
-        for row in read_lines(pathlib.Path("second", "history.jsonl"))
-        if row["event"] == "resumed"
-    )
-    assert resumed["changed"] == {
-        "augment": [["affine:0.07"], ["shift:1"]],
-        "learning_rate": [None, 0.01],
-        "steps": [2, 4],
-    }
-    one, two = (evaluate.evaluate(run, devices=2)[0] for run in ("first", "second"))
-    assert (one, two) == (4, 4)
-    (before, _), (after, _) = (
-        (by_name(jaxdp.load(run).state.params), 0) for run in ("first", "second")
-    )
-    assert {name for name in before if not np.array_equal(before[name], after[name])} == {
-        "head/bias",
-        "head/kernel",
-    }
-    assert train.main([*more, "--steps", "6"]) == 0  # nothing that was given before is kept
-    last = [
-        row
-        for row in read_lines(pathlib.Path("second", "history.jsonl"))
-        if row["event"] == "resumed"
-    ][-1]
-    assert last["changed"]["learning_rate"] == [0.01, None]
-    assert json.loads(pathlib.Path("second", "summary.json").read_text())["steps"] == 6
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "before"),
-    [
-        ("optimizer", "adam", "nesterov"),
-        pytest.param("global-batch-size", "16", "32", marks=pytest.mark.slow),
-    ],
-)
-def test_another_optimizer_or_batch_is_another_run(
-    flag: str, value: str, before: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train.main([*FLAGS.split(), "--steps", "1", "--run-dir", "first"]) == 0
-    capsys.readouterr()
-    assert (
-        train.main([*FLAGS.split(), "--steps", "2", "--run-dir", "first", f"--{flag}", value]) == 2
-    )
-    said = capsys.readouterr().err
-    expected = (
-        f"--{flag} {value}: the run in first has {before}; use that, or another --run-dir, which"
-        " --init-from first starts"
-    )
-    assert expected in said
-    assert (
-        train.main(
-            [
-                *FLAGS.split(),
-                "--steps",
-                "2",
-                "--run-dir",
-                "new",
-                f"--{flag}",
-                value,
-                "--init-from",
-                "first",
-            ]
-        )
-        == 0
-    )

@@ -8,20 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import rows, summary
 
 import jaxdp
 from jaxdp import checkpoints, evaluate, train
 from jaxdp.data.sources import open_dataset, read_settings
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import read_lines
 
 CNN = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --devices 2 --run-dir run"
 )
-
-
-def summary(run: str = "run") -> dict[str, Any]:
-    return json.loads(pathlib.Path(run, "summary.json").read_text())
 
 
 def kept(run: str = "run") -> set[int]:
@@ -74,8 +70,7 @@ def test_the_best_state_by_validation_is_saved_and_is_the_result(
     )
     assert train.main(flags.split()) == 0
     printed, done = capsys.readouterr().out, summary()
-    rows = read_lines(pathlib.Path("run", "metrics.jsonl"))
-    accuracies = {row["step"]: row["accuracy"] for row in rows if row["split"] == "validation"}
+    accuracies = {row["step"]: row["accuracy"] for row in rows(split="validation")}
     best = max(accuracies, key=lambda step: (accuracies[step], -step))
     assert len(accuracies) == 12
     assert best != 12

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_runs import SMALL
 
-from jaxdp.components import NOTHING
 from jaxdp.config import TrainConfig
+from jaxdp.objects import NOTHING
 from jaxdp.training.setup import Setup, create_setup
 from jaxdp.workers import shares
 from jaxdp.workers.server import Server

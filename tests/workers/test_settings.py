@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import jaxdp
-from jaxdp import config, deprecation, train
+from jaxdp import config, deprecation
 from jaxdp.config import TrainConfig, run_hash
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -19,74 +19,6 @@ from jaxdp.runtime import ray_connection
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
 )
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--workers 3", "--workers 3: is for --strategy async and exact, and this is pmap"),
-        (
-            "--strategy exact --staleness 3",
-            "--staleness 3: is for --strategy async, and this is exact",
-        ),
-        ("--strategy async --slices 3", "--slices 3: is for --strategy exact, and this is async"),
-        ("--strategy exact --workers 0", "--workers 0: must be greater than 0"),
-        (
-            "--strategy exact --batch-norm replica",
-            "--batch-norm replica: depends on what one device computes",
-        ),
-        (
-            "--strategy exact --batch-norm global",
-            "--batch-norm global: depends on what one device computes",
-        ),
-        (
-            "--strategy async --batch-norm replica",
-            "--batch-norm replica: depends on what one device computes",
-        ),
-        (
-            "--strategy exact --slices 8",
-            "--slices 8: slices must be whole groups of 32 of the 128 examples of a batch; use 4",
-        ),
-        ("--strategy exact --devices 4", "--devices 4: --strategy exact takes --workers"),
-        ("--strategy exact --mesh data=1", "--mesh data=1: --strategy exact takes none"),
-        (
-            "--strategy exact --accumulate-steps 2",
-            "--accumulate-steps 2: --strategy exact computes no microbatches; use 1",
-        ),
-        (
-            "--strategy exact --steps-per-execution 2",
-            "--steps-per-execution 2: --strategy exact has a step of several programs; use 1",
-        ),
-        (
-            "--strategy exact --profile 1:2",
-            "--profile 1:2: --strategy exact computes in other processes",
-        ),
-        (
-            "--strategy async --precision float16",
-            "--precision float16: its loss scale is of the whole state, which servers divide",
-        ),
-        (
-            "--strategy async --on-divergence skip",
-            "--on-divergence skip: no server can tell whether to skip an update; use stop",
-        ),
-        ("--strategy async --servers 99", "--servers 99: the model has 13 arrays"),
-        (
-            "--strategy exact --global-batch-size auto",
-            "--strategy exact: has a step of several programs; plan for another strategy",
-        ),
-        ("--exchange exact", "--exchange: was removed in 0.3.0: use --strategy exact or"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(
-    flags: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = f"--model cnn --dataset digits --run-dir run {flags}".split()
-    assert train.main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith(f"jaxdp.train: error: {message}")
-    assert not pathlib.Path("run").exists()
 
 
 def test_a_setting_of_one_fit_is_checked_too() -> None:

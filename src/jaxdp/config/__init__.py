@@ -1,38 +1,52 @@
 """Settings: how they are declared, converted and checked, and the files that hold them."""
 
-from jaxdp.config.data import DataConfig as DataConfig
-from jaxdp.config.devices import LayoutConfig as LayoutConfig
-from jaxdp.config.devices import ProcessConfig as ProcessConfig
-from jaxdp.config.devices import ShardingConfig as ShardingConfig
-from jaxdp.config.devices import WorkersConfig as WorkersConfig
-from jaxdp.config.files import defining as defining
-from jaxdp.config.files import hash_of as hash_of
-from jaxdp.config.files import load as load
-from jaxdp.config.files import parse as parse
-from jaxdp.config.files import run_hash as run_hash
-from jaxdp.config.files import to_yaml as to_yaml
-from jaxdp.config.model import ModelConfig as ModelConfig
-from jaxdp.config.model import TaskConfig as TaskConfig
-from jaxdp.config.optimization import OptimizationConfig as OptimizationConfig
-from jaxdp.config.settings import OBJECT as OBJECT
-from jaxdp.config.settings import REQUIRED as REQUIRED
-from jaxdp.config.settings import Facts as Facts
-from jaxdp.config.settings import Settings as Settings
-from jaxdp.config.settings import convert_for as convert_for
-from jaxdp.config.settings import displaced_by as displaced_by
-from jaxdp.config.settings import facts_of as facts_of
-from jaxdp.config.settings import fields as fields
-from jaxdp.config.settings import setting as setting
-from jaxdp.config.settings import settings_with as settings_with
-from jaxdp.config.train import PartsConfig as PartsConfig
-from jaxdp.config.train import PluginsConfig as PluginsConfig
-from jaxdp.config.train import TrainConfig as TrainConfig
-from jaxdp.config.values import MOST_DEVICES as MOST_DEVICES
-from jaxdp.config.values import MOST_PROCESSES as MOST_PROCESSES
-from jaxdp.config.values import NON_NEGATIVE as NON_NEGATIVE
-from jaxdp.config.values import POSITIVE as POSITIVE
-from jaxdp.config.values import BatchNormMode as BatchNormMode
-from jaxdp.config.values import ClassWeights as ClassWeights
-from jaxdp.config.values import at_most as at_most
-from jaxdp.config.values import number as number
-from jaxdp.config.values import parse_keywords as parse_keywords
+# pyright: reportUnusedImport=false
+
+from jaxdp.config.data import DataConfig
+from jaxdp.config.devices import (
+    LayoutConfig,
+    ProcessConfig,
+    ShardingConfig,
+    WorkersConfig,
+)
+from jaxdp.config.files import (
+    defining,
+    hash_of,
+    load,
+    parse,
+    run_hash,
+    to_yaml,
+)
+from jaxdp.config.model import (
+    ModelConfig,
+    TaskConfig,
+)
+from jaxdp.config.optimization import OptimizationConfig
+from jaxdp.config.settings import (
+    OBJECT,
+    REQUIRED,
+    Facts,
+    Settings,
+    convert_for,
+    displaced_by,
+    facts_of,
+    fields,
+    setting,
+    settings_with,
+)
+from jaxdp.config.train import (
+    PartsConfig,
+    PluginsConfig,
+    TrainConfig,
+)
+from jaxdp.config.values import (
+    MOST_DEVICES,
+    MOST_PROCESSES,
+    NON_NEGATIVE,
+    POSITIVE,
+    BatchNormMode,
+    ClassWeights,
+    at_most,
+    number,
+    parse_keywords,
+)

@@ -1,5 +1,7 @@
 """Converts values from YAML, from a program or from the command line into the type of a setting."""
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import types
 import typing
 from collections.abc import Sequence
@@ -33,30 +35,27 @@ def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...]
     kinds = _kinds(annotation)
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
     if parsed is ClassWeights and isinstance(value, list | tuple):
-        value = ",".join(map(str, typing.cast(list[Any], value)))
+        value = ",".join(map(str, value))
     if isinstance(value, numbers) and not isinstance(value, bool):
         value = str(value)
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
-    value = number(value) if float in kinds else value
+    if float in kinds:
+        value = number(value)
     _check_type(name, value, kinds)
-    texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
-    if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise ConfigError(name, typing.cast(Any, value), "must not contain a NUL character")
-    if isinstance(value, int) and not isinstance(value, bool) and not is_finite(value):
-        raise ConfigError(name, f"{str(value)[:20]}...", "must be a number with fewer digits")
-    if isinstance(value, dict) and not all(
-        isinstance(key, str) for key in typing.cast(dict[object, object], value)
-    ):
-        raise ConfigError(name, typing.cast(object, value), "must be a mapping of names")
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if isinstance(value, list) and tuple in _origins(kinds):
-        return tuple(typing.cast(list[Any], value))
-    return typing.cast(Any, value)
+    texts = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+        raise ConfigError(name, value, "must not contain a NUL character")
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise ConfigError(name, value, "must be a mapping of names")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not is_finite(value):
+            raise ConfigError(name, f"{str(value)[:20]}...", "must be a number with fewer digits")
+        return float(value) if float in kinds else value
+    return tuple(value) if isinstance(value, list) else value
 
 
-def from_words(name: str, words: Sequence[str], annotation: Any, *, separator: str = "") -> Any:
+def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") -> Any:
     """Returns the value of a flag, which `convert` still has to check.
 
     Args:
@@ -67,9 +66,8 @@ def from_words(name: str, words: Sequence[str], annotation: Any, *, separator: s
     if dict in _origins(kinds):
         return parse_keywords(words)
     if tuple in _origins(kinds):
-        if not separator:
-            return tuple(words)
-        return tuple(part.strip() for word in words for part in word.split(separator))
+        parts = (word.split(separator) if separator else [word] for word in words)
+        return tuple(name.strip() if separator else name for part in parts for name in part)
     (word,) = words
     listed = {str(choice): choice for choice in choices(annotation)}
     if word in listed:
@@ -99,12 +97,8 @@ def metavar(annotation: Any) -> str:
 
 def choices(annotation: Any) -> list[Any]:
     """Returns the values that the type of a setting lists."""
-    return [
-        choice
-        for kind in _kinds(annotation)
-        if typing.get_origin(kind) is Literal
-        for choice in typing.get_args(kind)
-    ]
+    kinds = [kind for kind in _kinds(annotation) if typing.get_origin(kind) is Literal]
+    return [choice for kind in kinds for choice in typing.get_args(kind)]
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
@@ -114,30 +108,23 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def _origins(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        typing.get_origin(kind) or kind for kind in kinds if typing.get_origin(kind) is not Literal
-    )
+    origins = (typing.get_origin(kind) or kind for kind in kinds)
+    return tuple(origin for origin in origins if origin is not Literal)
 
 
 def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     """Raises ConfigError for a value of the wrong type."""
-    if value is None and types.NoneType in kinds:
+    listed = [choice for kind in kinds for choice in choices(kind)]
+    if (value is None and types.NoneType in kinds) or value in listed:
         return
-    if tuple[str, ...] in kinds:
-        is_names = isinstance(value, list | tuple) and all(
-            isinstance(each, str) for each in typing.cast(list[Any], value)
-        )
-        if not is_names:
-            raise ConfigError(name, typing.cast(object, value), "must be a list of names")
-        return
-    listed = choices(typing.Union[kinds])  # noqa: UP007 - of a tuple
-    others = [kind for kind in _origins(kinds) if kind is not types.NoneType]
-    if listed and value in listed:
-        return
-    if listed and not others:
-        remedy = nearest(str(value), list(map(str, listed)))
-        raise ConfigError(name, value, deprecation.removal(str(value), name) or remedy)
     allowed = _origins(kinds)
+    if tuple in allowed:
+        if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+            raise ConfigError(name, value, "must be a list of names")
+        return
+    if listed and not {*allowed} - {types.NoneType}:
+        remedy = deprecation.removal(str(value), name) or nearest(str(value), [*map(str, listed)])
+        raise ConfigError(name, value, remedy)
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
         names = " or ".join(_TYPE_NAMES.get(kind, "a string") for kind in allowed)

@@ -81,9 +81,16 @@ def parse(
     return {name: convert_for(known[name], value) for name, value in settings.items()}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes a value that occurs twice in full: `load` reads no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def to_yaml(config: Settings) -> str:
     """Returns settings as YAML that `load` reads."""
-    return yaml.safe_dump(config.plain(), sort_keys=False)
+    return yaml.dump(config.plain(), Dumper=_Dumper, sort_keys=False)
 
 
 def defining(config: TrainConfig) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from jaxdp import config as config_lib
 from jaxdp import csv_text, source_files
 from jaxdp.config import TrainConfig
 from jaxdp.parsing import resolved, valid_text
-from jaxdp.registry import ConfigError, brief, load_trusted
+from jaxdp.plugins import load_trusted
+from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir import lock
 from jaxdp.rundir.read import DAMAGED, DamagedFile, read_lines, read_object, read_text, warn
 from jaxdp.rundir.write import append_row, replace_file, set_aside

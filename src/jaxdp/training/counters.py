@@ -6,6 +6,9 @@ from typing import Any
 
 from jaxdp.step import metrics
 
+# What a checkpoint keeps.
+_SAVED = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best")
+
 
 @dataclasses.dataclass
 class Counters:
@@ -35,17 +38,12 @@ class Counters:
     best: float | None = None
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had
-        happened.
-        """
-        sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
-        known = sums | {
-            name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row")
-        }
-        return known if self.best is None else known | {"best": self.best}
+        """Returns what a checkpoint keeps, so that a run resumes as if it had never stopped."""
+        values = {name: getattr(self, name) for name in _SAVED}
+        values |= {name: metrics.to_json(values[name]) for name in ("interval", "epoch")}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def at(cls, position: Mapping[str, Any]) -> "Counters":
         """Creates the counters of a process that begins where a checkpoint was saved."""
-        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best")
-        return cls(**{name: position[name] for name in names if name in position})
+        return cls(**{name: position[name] for name in _SAVED if name in position})

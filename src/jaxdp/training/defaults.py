@@ -1,15 +1,15 @@
-"""Settings that depend on dataset, model and devices: filled in where none are given, checked where
-they are.
+"""Settings that depend on dataset, model and devices: fills in what is not given, and checks what
+is.
 """
 
 import pathlib
 
 import optax
 
-from jaxdp.components import Objects
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
+from jaxdp.objects import Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
@@ -20,32 +20,25 @@ DEFAULT_EPOCHS = 20
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this
 # many steps apart.
 MIN_DEFAULT_CHECKPOINT_STEPS = 100
-# A dataset is held on the devices by default where it takes no more than this share of their
-# memory.
+# By default the devices hold a dataset that takes no more than this share of their memory.
 DEVICE_DATA_FRACTION = 0.25
-
 # Examples that share batch-norm statistics by default: as many as one device often has.
 DEFAULT_GROUP = 32
 
 
 def with_saved_defaults(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with batch norm and batch size of the run that they resume, where none
-    are given: defaults change.
+    """Returns the settings with the batch norm and the batch size of the run that they resume, if
+    none are given: defaults change.
     """
-    folder = config.run_dir
-    if (
-        folder is None
-        or config.resume == "never"
-        or not (run := RunDirectory(pathlib.Path(folder))).file("config.yaml").is_file()
-    ):
+    if config.run_dir is None or config.resume == "never":
         return config
-    saved, sizes = run.load_config(), config
-    if config.batch_norm is None and sizes.global_batch_size in (
-        None,
-        saved.global_batch_size,
-    ):
+    run = RunDirectory(pathlib.Path(config.run_dir))
+    if not run.file("config.yaml").is_file():
+        return config
+    saved, size = run.load_config(), config.global_batch_size
+    if config.batch_norm is None and size in (None, saved.global_batch_size):
         config = config.replace(batch_norm=saved.batch_norm)
-    if sizes.global_batch_size is None and sizes.per_device_batch_size is None:
+    if size is None and config.per_device_batch_size is None:
         config = config.replace(global_batch_size=saved.global_batch_size)
     return config
 
@@ -59,62 +52,49 @@ def check_learning(config: TrainConfig, dataset: Dataset) -> None:
             f"draws classes equally often, and {dataset.task} has none; it is for classification"
         )
         raise ConfigError("sampler", config.sampler, remedy)
-    if config.early_stop is None:
-        return
-    if dataset.validation is None:
+    if config.early_stop is not None and dataset.validation is None:
         remedy = (
             "stops by validation data, and this dataset has none; set some apart, e.g. with"
             " --validation 0.1"
         )
         raise ConfigError("early_stop", config.early_stop, remedy)
-    if any(str(each).partition(":")[0] == "early_stopping" for each in config.callbacks):
-        raise ConfigError(
-            "early_stop",
-            config.early_stop,
-            "--callbacks has early_stopping, too; give one of them",
-        )
 
 
 def with_batch_size(
-    config: TrainConfig, dataset: Dataset, data_shards: int, *, is_default: bool
+    config: TrainConfig, given: TrainConfig, dataset: Dataset, data_shards: int
 ) -> TrainConfig:
-    """Returns the settings with the global batch size as a number, which for `auto` is 1 until it
-    is known.
+    """Returns the settings with the global batch size as a number; for `auto` it is 1 at first.
 
     Args:
-        is_default: whether a size that there is already is the dataset's own, which holds where it
-            fits.
+        given: the settings without the dataset's own defaults, which hold only if they fit.
     """
-    per_device, parts = (
-        config.per_device_batch_size,
-        data_shards * config.accumulate_steps,
-    )
-    given = per_device * parts if per_device else config.global_batch_size
-    if given is None or (is_default and given != "auto" and given > len(dataset.train)):
-        given = optim.default_batch_size(len(dataset.train))
-    batch_size = 1 if given == "auto" else given
-    if batch_size > len(dataset.train):
-        remedy = f"larger than the training set; use at most {len(dataset.train)}"
-        raise ConfigError("global_batch_size", batch_size, remedy)
-    return config.replace(global_batch_size=batch_size, per_device_batch_size=None)
+    examples, size = len(dataset.train), config.global_batch_size
+    if config.per_device_batch_size:
+        size = config.per_device_batch_size * data_shards * config.accumulate_steps
+    elif size == "auto":
+        size = 1
+    elif size is None or (given.global_batch_size is None and size > examples):
+        size = optim.default_batch_size(examples)
+    if size > examples:
+        remedy = f"larger than the training set; use at most {examples}"
+        raise ConfigError("global_batch_size", size, remedy)
+    return config.replace(global_batch_size=size, per_device_batch_size=None)
 
 
 def with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
     """Returns the settings with a batch-norm mode.
 
     Args:
-        grouped: whether the default is groups. Without batch norms of ours it is not: Flax's own
-            normalizes over what one device sees. Nor is it where a batch size is looked for, which
-            groups of another would restrict.
+        grouped: whether the default is groups. It is not for models without batch norms of ours:
+            Flax's own normalizes over what one device sees. Nor is it while a batch size is looked
+            for, which groups of another would restrict.
     """
     if config.batch_norm is not None:
         return config
-    microbatch = max(int(config.global_batch_size or 1) // config.accumulate_steps, 1)
-    mode = (
-        BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP))
-        if grouped
-        else BatchNormMode("replica")
-    )
+    mode = BatchNormMode()
+    if grouped:
+        microbatch = max(int(config.global_batch_size or 1) // config.accumulate_steps, 1)
+        mode = BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP))
     return config.replace(batch_norm=mode)
 
 
@@ -127,17 +107,13 @@ def with_placement(
         device_memory: bytes of a device.
     """
     if config.data_placement is None:
-        needed = sum(
-            source.bytes for source in dataset.splits().values() if isinstance(source, Split)
-        )
+        splits = dataset.splits().values()
+        needed = sum(split.bytes for split in splits if isinstance(split, Split))
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")
     if config.steps_per_execution > 1 and config.data_placement == "host":
-        raise ConfigError(
-            "steps_per_execution",
-            config.steps_per_execution,
-            "needs the dataset on the devices; see --data-placement",
-        )
+        remedy = "needs the dataset on the devices; see --data-placement"
+        raise ConfigError("steps_per_execution", config.steps_per_execution, remedy)
     return config
 
 
@@ -150,7 +126,11 @@ def create_schedule(
     if total_steps > MOST_STEPS:
         remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
         raise ConfigError("epochs", config.epochs, remedy)
-    profiled = config.profile
+    profile, boundaries = config.profile, tuple[int, ...]()
+    if profile is not None:
+        boundaries = (profile.first - 1, profile.last)
+        if profile.first > total_steps:
+            raise ConfigError("profile", profile, f"begins after the last step, {total_steps}")
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
         total_steps=total_steps,
@@ -159,12 +139,7 @@ def create_schedule(
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
         steps_per_execution=config.steps_per_execution,
-        boundaries=(profiled.first - 1, profiled.last) if profiled is not None else (),
+        boundaries=boundaries,
     )
-    if profiled is not None and profiled.first > intervals.total_steps:
-        raise ConfigError(
-            "profile", config.profile, f"begins after the last step, {intervals.total_steps}"
-        )
-    if objects.schedule is not None:
-        return intervals, objects.schedule
-    return intervals, optim.create_schedule(config, intervals.total_steps, steps_per_epoch)
+    schedule = objects.schedule or optim.create_schedule(config, total_steps, steps_per_epoch)
+    return intervals, schedule

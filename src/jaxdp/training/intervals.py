@@ -26,15 +26,15 @@ class Intervals:
         Each has as many steps as possible, and none crosses an evaluation, a checkpoint or a
         boundary.
         """
-        steps, executions = start, list[range]()
-        while steps < self.total_steps:
-            ends = [
-                (steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)
+        executions = list[range]()
+        while start < self.total_steps:
+            ends = [start + self.steps_per_execution, self.total_steps]
+            ends += [
+                (start // every + 1) * every for every in (self.eval_every, self.checkpoint_every)
             ]
-            ends += [boundary for boundary in self.boundaries if boundary > steps]
-            end = min(steps + self.steps_per_execution, self.total_steps, *ends)
-            executions.append(range(steps, end))
-            steps = end
+            ends += [boundary for boundary in self.boundaries if boundary > start]
+            executions.append(range(start, min(ends)))
+            start = min(ends)
         return executions
 
     def epoch(self, step: int) -> int:

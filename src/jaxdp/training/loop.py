@@ -1,17 +1,20 @@
 """Takes a run from step to step: trains, reads metrics, evaluates, and hands out states to be
 saved.
 
-The order at a step that is evaluated and saved is fixed: check that everything is finite, tell the
-row, save. What diverged is never saved, and a row never tells of a state that diverged.
+The order at a step that is evaluated and saved is fixed: check that everything is finite, write the
+row, save. A state that diverged is never saved, and no row is about one.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import call_together
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -22,23 +25,45 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What training ended with.
+class RunOutcome:
+    """How a run ended, and what it leaves.
 
     Attributes:
+        status: `done`, `stopped` by a signal, or `diverged`.
+        step: the last step.
+        state: the result, on the devices: the best by validation data if there are any and a run
+            directory, otherwise the last; None if it diverged or was complete already.
         sums: metric sums of the state's evaluation, if there was one.
-        stopped: whether it was asked to stop before the end.
-        early: why a callback ended it, if one did.
+        reason: why it ended before its last step, if it did: what diverged, or why a callback ended
+            it.
+        rows: of metrics.jsonl, those that this process made.
+        summary: what summary.json holds.
+        last_saved: step of the newest checkpoint.
+        directory: of the run, if it writes one.
     """
 
-    state: TrainState
+    status: str
     step: int
-    sums: metrics.Sums | None
-    stopped: bool = False
-    early: str = ""
+    state: TrainState | None = None
+    sums: metrics.Sums | None = None
+    reason: str = ""
+    rows: list[Row] = dataclasses.field(default_factory=list[Row])
+    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    last_saved: int | None = None
+    directory: RunDirectory | None = None
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether there was nothing left to train."""
+        return self.status == "done" and self.state is None
+
+    @property
+    def ended_early(self) -> str:
+        """Why a callback ended the run, or nothing."""
+        return self.reason if self.status == "done" else ""
 
 
-def train(run: "Run", state: TrainState, start: int) -> Outcome:
+def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
     """Trains from step `start` to the end, or until asked to stop.
 
     The last state is handed out to be saved in either case.
@@ -47,36 +72,31 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
         state: placed on the devices; it is consumed.
 
     Raises:
-        Diverged: when a loss, a gradient or a state to be saved is not finite; nothing is saved
-            from that step on.
+        Diverged: if a loss, a gradient or a state to be saved is not finite; nothing is saved from
+            that step on.
     """
     setup, intervals = run.setup, run.setup.intervals
-    reader = run.reader = Reader(setup, run.counters, run.tell)
+    reader = run.reader = Reader(setup, run.counters, run.complete_row)
     batches, constants = setup.train_batches(start), setup.constants
     step, sums = start, None
     compiled_sizes: set[int] = set()
-    for call in intervals.executions(start):
-        compiled = len(call) in compiled_sizes
-        compiled_sizes.add(len(call))
-        run.emit("on_step_begin", StepBegin, call.start + 1, call.stop)
+    for steps in intervals.executions(start):
+        compiled = len(steps) in compiled_sizes
+        compiled_sizes.add(len(steps))
+        run.emit("on_step_begin", StepBegin, steps.start + 1, steps.stop)
         if not compiled:
             reader.drain()  # compiling holds up nothing else then
         run.emit("on_activity", Activity, "waiting for input", step)
         with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
             batch = next(batches)
-        run.emit(
-            "on_activity",
-            Activity,
-            "training" if compiled else "compiling",
-            call.start + 1,
-            compiled,
-        )
+        activity = "training" if compiled else "compiling"
+        run.emit("on_activity", Activity, activity, steps.start + 1, compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
             state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
-        step = call.stop
-        reader.add(call, step_sums, compiled=compiled)
+        step = steps.stop
+        reader.add(steps, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)
-        last, stopped = step == intervals.total_steps, run.stops_at(step)
+        last, stopped = step == intervals.total_steps, run.agree_to_stop(step)
         evaluates = last or step % intervals.eval_every == 0
         saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
@@ -85,42 +105,36 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
                 sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
         early = run.ended_early()
         if (stopped or early) and not last:
-            return Outcome(state, step, sums, stopped=not early, early=early)
-    return Outcome(state, step, sums)
+            return RunOutcome("done" if early else "stopped", step, state, sums, early)
+    return RunOutcome("done", step, state, sums)
 
 
 def _evaluate_and_save(
     run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
 ) -> metrics.Sums | None:
-    setup = run.setup
-    sums = None
-    found = None
-    saved = None
+    setup, split = run.setup, run.setup.evaluation_split
+    sums = values = saved = None
     if evaluates:
         # The first time it compiles.
         run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
         run.has_evaluated = True
         sums = setup.evaluate(state, lambda: run.emit("on_activity", Activity, "evaluating", step))
-        found = metrics.compute(setup.recipe.task, sums)
+        values = metrics.compute(setup.recipe.task, sums)
     if saves:
         saved = _copy(run, state, step)
-    check_finite(
-        step,
-        saved is None or setup.strategy.all_finite(state, saved),
-        found,
-        setup.evaluation_split,
-        setup.config.precision,
-    )
-    if found is not None:
-        split = setup.evaluation_split
-        run.tell({"step": step, "epoch": setup.intervals.epoch(step), "split": split} | found)
-        run.emit("on_evaluate", Evaluated, step, split, found)
-        improved = run.improves(found)
+    finite = saved is None or setup.strategy.all_finite(state, saved)
+    check_finite(step, finite, values, split, setup.config.precision)
+    if values is not None:
+        run.complete_row(
+            {"step": step, "epoch": setup.intervals.epoch(step), "split": split} | values
+        )
+        run.emit("on_evaluate", Evaluated, step, split, values)
+        improved = run.improves(values)
         if saved is None and (improved or run.ended_early()):
             saved = _copy(run, state, step)
             check_finite(step, setup.strategy.all_finite(state, saved), None)
     if saved is not None:
-        run.emit("on_save", Saving, step, saved, run.position(), found)
+        run.emit("on_save", Saving, step, saved, run.position(), values)
     return sums
 
 
@@ -132,7 +146,7 @@ def _copy(run: "Run", state: TrainState, step: int) -> Any:
 def check_finite(
     step: int,
     weights_are: bool,
-    values: dict[str, float] | None,
+    values: Mapping[str, float] | None,
     split: str = "test",
     precision: str = "float32",
 ) -> None:
@@ -142,16 +156,14 @@ def check_finite(
     Raises:
         Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
     """
+    after = f"after the update of step {step} the"
     if not weights_are:
-        raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
-    if values is not None and not np.isfinite(values["loss"]):
-        others = [name for name, value in values.items() if not np.isfinite(value)][1:]
-        also = f" (also {', '.join(others)})" if others else ""
-        hint = (
-            f"; {precision} may be why: try --precision float32" if precision != "float32" else ""
-        )
-        raise Diverged(
-            step,
-            f"after the update of step {step} the {split} loss is {values['loss']}{also}, though"
-            f" the training loss is finite{hint}",
-        )
+        raise Diverged(step, f"{after} weights are not finite numbers")
+    if values is None or np.isfinite(values["loss"]):
+        return
+    others = [name for name, value in values.items() if not np.isfinite(value)][1:]
+    also = f" (also {', '.join(others)})" if others else ""
+    reason = f"{after} {split} loss is {values['loss']}{also}, though the training loss is finite"
+    if precision != "float32":
+        reason += f"; {precision} may be why: try --precision float32"
+    raise Diverged(step, reason)

@@ -3,9 +3,11 @@ them.
 """
 
 import collections
+import contextlib
+import dataclasses
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,13 @@ from jaxdp.training.setup import Setup
 # ahead that XLA:CPU's rendezvous times out (at 8 they survive).
 RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
-# What a training row tells of the machine: the rest is the same in every run of the same training.
+# Fields of a training row about the machine: all others are the same in every run of the same
+# training.
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
 
 def run_ahead(steps_per_execution: int) -> int:
-    """Returns how many calls may be under way behind the newest."""
+    """Returns how many executions may be under way behind the newest."""
     return max(RUN_AHEAD // steps_per_execution, 1)
 
 
@@ -38,77 +41,90 @@ class Diverged(Exception):
         self.step = step
 
 
+@dataclasses.dataclass
+class _RowTimes:
+    """Times and counts of a row's steps, without steps that waited for their program to compile."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    examples: float = 0.0
+    wait_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+
 class Reader:
     """Reads metric sums a few steps after they were dispatched, so that reading never holds up the
     device.
 
     Args:
         counters: are filled as steps are read.
-        tell: takes each row of training metrics.
+        complete_row: takes each row of training metrics.
     """
 
-    def __init__(self, setup: Setup, counters: Counters, tell: Callable[[Row], None]) -> None:
+    def __init__(
+        self, setup: Setup, counters: Counters, complete_row: Callable[[Row], None]
+    ) -> None:
         self._setup = setup
         self._counters = counters
-        self._tell = tell
+        self._complete_row = complete_row
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
         self._clock = time.perf_counter()
-        self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0
-        self._row_steps = 0
+        self._times = _RowTimes()
 
-    def waiting(self) -> "_Stopwatch":
-        return _Stopwatch(self._waited)
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the block as waiting for input."""
+        began = time.perf_counter()
+        yield
+        self._times.wait_seconds += time.perf_counter() - began
 
-    def _waited(self, seconds: float) -> None:
-        self._row_wait += seconds
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Drains, and keeps the block out of the training time."""
+        self.drain()
+        yield
+        self._clock = time.perf_counter()
 
     def drain(self) -> None:
         """Reads everything, a device sync."""
         while self._unread:
             self._read()
 
-    def paused(self) -> "_Stopwatch":
-        """Drains, and keeps the block out of the training time."""
-        self.drain()
-        return _Stopwatch(lambda seconds: self._restart())
+    def add(self, steps: range, sums: Any, *, compiled: bool) -> None:
+        """Takes the sums of an execution, and reads those that are due.
 
-    def _restart(self) -> None:
-        self._clock = time.perf_counter()
-
-    def add(self, call: range, sums: Any, *, compiled: bool) -> None:
-        self._unread.append((call, sums, compiled))
-        unread = (
-            run_ahead(self._setup.intervals.steps_per_execution)
-            if compiled and self._setup.strategy.runs_ahead
-            else 0
-        )
-        while len(self._unread) > unread:
+        Args:
+            compiled: whether its program was there already.
+        """
+        self._unread.append((steps, sums, compiled))
+        most_unread = 0
+        if compiled and self._setup.strategy.runs_ahead:
+            most_unread = run_ahead(self._setup.intervals.steps_per_execution)
+        while len(self._unread) > most_unread:
             self._read()
 
     def _read(self) -> None:
-        call, sums, compiled = self._unread.popleft()
+        steps, sums, compiled = self._unread.popleft()
         gathered = self._setup.strategy.gather(sums)  # waits for these steps
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
-        counters = self._counters
+        counters, stacked = self._counters, self._setup.intervals.steps_per_execution > 1
         if not compiled and not counters.first_step_done:
             counters.first_step_seconds, counters.first_step_done = seconds, now
-        for number, step in enumerate(call):
-            of_step = (
-                gathered
-                if self._setup.intervals.steps_per_execution == 1
-                else {name: values[number] for name, values in gathered.items()}
-            )
-            self._take(step + 1, metrics.add(of_step), seconds / len(call), compiled=compiled)
+        for number, step in enumerate(steps):
+            own = gathered
+            if stacked:
+                own = {name: values[number] for name, values in gathered.items()}
+            self._take(step + 1, metrics.add(own), seconds / len(steps), compiled=compiled)
         if not compiled:
-            self._row_wait = 0.0
+            self._times.wait_seconds = 0.0
             # Tracing leaves millions of objects: to look through them again takes the collector as
             # long as several steps.
             gc.collect()
             gc.freeze()
-            self._restart()
+            self._clock = time.perf_counter()
 
-    def _take(self, step: int, read: metrics.Sums, seconds: float, *, compiled: bool) -> None:
+    def _take(self, step: int, sums: metrics.Sums, seconds: float, *, compiled: bool) -> None:
         """Adds the metric sums and the time of a step to the counters, and writes a row if one is
         due.
 
@@ -117,106 +133,70 @@ class Reader:
             compiled: whether its program was there already; otherwise no rate counts the step,
                 unless a row has no other.
         """
-        counters, intervals = self._counters, self._setup.intervals
-        read = self._checked(step, read)
-        if not compiled:
-            self._compile_seconds += seconds
-        else:
+        counters, times = self._counters, self._times
+        intervals = self._setup.intervals
+        sums = self._checked(step, sums)
+        if compiled:
             counters.train_seconds += seconds
-            counters.train_examples += float(read["examples"])
-            self._row_seconds += seconds
-            self._row_steps += 1
-            self._row_examples += float(read["examples"])
+            counters.train_examples += float(sums["examples"])
+            times.seconds += seconds
+            times.steps += 1
+            times.examples += float(sums["examples"])
+        else:
+            times.compile_seconds += seconds
         if (step - 1) % intervals.steps_per_epoch == 0:
             counters.epoch = {}
-        counters.interval, counters.epoch = (
-            metrics.add(counters.interval, read),
-            metrics.add(counters.epoch, read),
-        )
-        if step % intervals.log_every == 0 or step == intervals.total_steps:
+        counters.interval = metrics.add(counters.interval, sums)
+        counters.epoch = metrics.add(counters.epoch, sums)
+        due = step % intervals.log_every == 0 or step == intervals.total_steps
+        # If all updates were skipped, the next row counts them.
+        if due and counters.interval["examples"]:
             self._write_row(step)
 
-    def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
-        """Returns a step's sums, of a skipped update only that it was.
+    def _checked(self, step: int, sums: metrics.Sums) -> metrics.Sums:
+        """Returns a step's sums; those of a skipped update only say that it was skipped.
 
         The values are the same in every process.
         """
         counters = self._counters
-        skipped, overflowed = (
-            bool(read.get("skipped_updates", 0.0)),
-            bool(read.get("overflows", 0.0)),
-        )
-        loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
+        skipped, overflowed = (bool(sums.get(name, 0.0)) for name in _SKIPS)
+        loss, norm = sums["loss"] / np.maximum(sums["examples"], 1.0), sums["gradient_norm"]
         counters.skipped_updates += skipped
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
-        counters.skipped_in_a_row = (
-            counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
-        )
+        in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
+        counters.skipped_in_a_row = in_a_row
         tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
-        if counters.skipped_in_a_row >= self._setup.config.max_divergences or not (
-            tolerated or (np.isfinite(loss) and np.isfinite(norm))
-        ):
-            again = (
-                f"; {counters.skipped_in_a_row} updates in a row were skipped"
-                if counters.skipped_in_a_row > 1
-                else ""
-            )
-            raise Diverged(
-                step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}"
-            )
+        fine = tolerated or (np.isfinite(loss) and np.isfinite(norm))
+        if in_a_row >= self._setup.config.max_divergences or not fine:
+            reason = f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}"
+            if in_a_row > 1:
+                reason += f"; {in_a_row} updates in a row were skipped"
+            raise Diverged(step, reason)
         if not skipped:
-            return read
+            return sums
         return {
-            name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()
+            name: each if name in _SKIPS else np.zeros_like(each) for name, each in sums.items()
         }
 
     def _write_row(self, step: int) -> None:
-        counters = self._counters
-        # Nothing but skipped updates: the next row tells of them.
-        if not counters.interval["examples"]:
-            return
-        values = metrics.compute(self._setup.recipe.task, counters.interval)
-        timed = self._row_steps > 0  # not so in a row of the first step alone
-        seconds = self._row_seconds if timed else self._compile_seconds
-        row: Row = {
-            "step": step,
-            "epoch": self._setup.intervals.epoch(step),
-            "split": "train",
-        } | values
-        row["gradient_norm"] = float(
-            counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0)
-        )
-        row |= {
-            name: round(float(counters.interval[name]))
-            for name in _SKIPS
-            if name in counters.interval
-        }
-        # One given as an object keeps its learning rate to itself.
-        if self._setup.objects.optimizer is None:
+        setup, times = self._setup, self._times
+        sums = self._counters.interval
+        values = metrics.compute(setup.recipe.task, sums)
+        row: Row = {"step": step, "epoch": setup.intervals.epoch(step), "split": "train"} | values
+        row["gradient_norm"] = float(sums["gradient_norm"] / np.maximum(sums["updates"], 1.0))
+        row |= {name: round(float(sums[name])) for name in _SKIPS if name in sums}
+        # An optimizer given as an object keeps its learning rate to itself.
+        if setup.objects.optimizer is None:
             # The optimizer does not count updates that were skipped.
-            row["learning_rate"] = float(
-                self._setup.learning_rates[max(step - 1 - counters.skipped_updates, 0)]
-            )
-        self._tell(
-            row
-            | {
-                "examples_per_second": (self._row_examples if timed else values["examples"])
-                / seconds,
-                "step_seconds": seconds / max(self._row_steps, 1),
-                "input_wait_fraction": min(self._row_wait / seconds, 1.0),
-            }
-        )
-        counters.interval = {}
-        self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0
-        self._row_steps = 0
-
-
-class _Stopwatch:
-    def __init__(self, done: Callable[[float], None]) -> None:
-        self._done = done
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._done(time.perf_counter() - self._start)
+            updates = max(step - 1 - self._counters.skipped_updates, 0)
+            row["learning_rate"] = float(setup.learning_rates[updates])
+        # A row of the first step alone has no other time than that of compiling.
+        seconds, examples = times.compile_seconds, values["examples"]
+        if times.steps:
+            seconds, examples = times.seconds, times.examples
+        row["examples_per_second"] = examples / seconds
+        row["step_seconds"] = seconds / max(times.steps, 1)
+        row["input_wait_fraction"] = min(times.wait_seconds / seconds, 1.0)
+        self._complete_row(row)
+        self._counters.interval = {}
+        self._times = _RowTimes()

@@ -1,6 +1,5 @@
 """Sums a run up, as in summary.json."""
 
-import dataclasses
 import math
 import sys
 import time
@@ -18,34 +17,19 @@ from jaxdp.runtime import platform
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
 from jaxdp.training.counters import Counters
+from jaxdp.training.loop import RunOutcome
 from jaxdp.training.setup import Setup
 
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
-@dataclasses.dataclass(frozen=True)
-class End:
-    """How a run ended.
-
-    Attributes:
-        status: `done`, `stopped` or `diverged`.
-        early: why a callback ended it before its last step, if one did.
-        result_step: of the state which is the result: the best by validation data, or else the
-            last.
-    """
-
-    status: str
-    step: int
-    early: str
-    result_step: int
-
-
 def summarize(
     setup: Setup,
     counters: Counters,
-    end: End,
-    evaluated: dict[str, dict[str, float]],
+    outcome: RunOutcome,
     *,
+    result_step: int,
+    evaluated: dict[str, dict[str, float]],
     best: tuple[int, dict[str, float]] | None,
     started: float,
 ) -> dict[str, Any]:
@@ -54,14 +38,18 @@ def summarize(
     Rates and times are of this process only: a run that was resumed took longer.
 
     Args:
+        result_step: of the state that is the result: the best by validation data, or the last.
         evaluated: metrics of the result by split.
         best: step and metrics of the best checkpoint, if there are validation data.
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
-    task = setup.recipe.task
-    train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
-    return {
+    task, skipped = setup.recipe.task, setup.skipped()
+    trained = {}
+    if counters.epoch.get("examples"):
+        trained = {"train": metrics.compute(task, counters.epoch)}
+    first, seconds = counters.first_step_done, counters.train_seconds
+    summary = {
         "model": config.model,
         "dataset": config.dataset,
         "task": task.name,
@@ -71,60 +59,38 @@ def summarize(
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "steps": end.step,
-        "epochs": round(end.step / setup.intervals.steps_per_epoch, 3),
+        "steps": outcome.step,
+        "epochs": round(outcome.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
         "batch_norm": str(config.batch_norm),
         "data_placement": config.data_placement,
-        **_skipped(setup, counters),
-        "metrics": ({"train": train} if train is not None else {}) | evaluated,
-        "result": {
-            "state": "best" if best and best[0] == end.result_step else "last",
-            "step": end.result_step,
-        },
-        "best": {"step": best[0], **best[1]} if best else None,
-        "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
-        **_speed(counters, started),
-        "xla_flags": platform.xla_flags(),
-        "versions": versions(),
-        "status": end.status,
-        **_early(setup, end),
-        **_sizes(setup),
-    }
-
-
-def _skipped(setup: Setup, counters: Counters) -> dict[str, Any]:
-    skipped = setup.skipped()
-    return {
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
         "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
-    }
-
-
-def _speed(counters: Counters, started: float) -> dict[str, Any]:
-    first, seconds = counters.first_step_done, counters.train_seconds
-    return {
+        "metrics": trained | evaluated,
+        "result": {
+            "state": "best" if best and best[0] == result_step else "last",
+            "step": result_step,
+        },
+        "best": {"step": best[0], **best[1]} if best else None,
+        "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
         "seconds": {
             "total": round(time.perf_counter() - started, 3),
             "first_step": round(first - started, 3) if first else None,
             "train": round(seconds, 3),
         },
         "examples_per_second": round(counters.train_examples / seconds, 1) if seconds else None,
+        "xla_flags": platform.xla_flags(),
+        "versions": versions(),
+        "status": outcome.status,
     }
-
-
-def _early(setup: Setup, end: End) -> dict[str, Any]:
-    if not end.early:
-        return {}
-    return {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}}
-
-
-def _sizes(setup: Setup) -> dict[str, int]:
-    sizes = setup.strategy.state_bytes(setup.shapes)
-    if not sizes:
-        return {}
-    return {"state_bytes": sizes["replicated"], "state_bytes_per_device": sizes["per_device"]}
+    if outcome.ended_early:
+        total_steps = setup.intervals.total_steps
+        summary["ended_early"] = {"reason": outcome.ended_early, "total_steps": total_steps}
+    if sizes := strategy.state_bytes(setup.shapes):
+        summary["state_bytes"] = sizes["replicated"]
+        summary["state_bytes_per_device"] = sizes["per_device"]
+    return summary
 
 
 def worker_facts(setup: Setup) -> dict[str, int]:
@@ -133,10 +99,33 @@ def worker_facts(setup: Setup) -> dict[str, int]:
     return {"workers": setup.config.worker_count} if has_workers else {}
 
 
-def split_metrics(
+def result_metrics(
+    setup: Setup,
+    outcome: RunOutcome,
+    state: TrainState,
+    sums: metrics.Sums,
+    host_state: TrainState | None,
+) -> dict[str, dict[str, float]]:
+    """Returns the metrics of the evaluated split, and those of the test split if another split
+    chose the result.
+
+    Args:
+        state: the result, on the devices.
+        sums: of its evaluation.
+        host_state: the result on the host, which instance segmentation needs.
+    """
+    split = setup.evaluation_split
+    values = {split: _split_metrics(setup, split, sums, host_state)}
+    if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
+        tested = setup.evaluate(state, split="test")
+        values["test"] = _split_metrics(setup, "test", tested, host_state)
+    return values
+
+
+def _split_metrics(
     setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None
 ) -> dict[str, float]:
-    """Returns the metrics of a split, with the metrics of objects for instance segmentation.
+    """Returns the metrics of a split, with those of instances for instance segmentation.
 
     Args:
         sums: of its evaluation.
@@ -145,26 +134,24 @@ def split_metrics(
     if setup.dataset.instances and state is not None:
         predictor = Predictor(state, setup.config, setup.dataset.describe(), setup.recipe.task)
         sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
-    found = metrics.compute(setup.recipe.task, sums)
-    if not math.isfinite(found["loss"]) and jax.process_index() == 0:
-        warn(f"the {split} loss of the result is {found['loss']}")
-    return found
+    values = metrics.compute(setup.recipe.task, sums)
+    if not math.isfinite(values["loss"]) and jax.process_index() == 0:
+        warn(f"the {split} loss of the result is {values['loss']}")
+    return values
 
 
 def title(setup: Setup) -> str:
-    """Returns what stands above the metrics of a run."""
-    config = setup.config
-    kind, count = "device", setup.strategy.num_devices
-    for workers in worker_facts(setup).values():
-        kind, count = "worker", workers
+    """Returns the title above the metrics of a run."""
+    config, workers = setup.config, worker_facts(setup)
+    count = workers.get("workers", setup.strategy.num_devices)
+    kind = ("worker" if workers else "device") + "s" * (count > 1)
     return (
-        f"{config.model} on {config.dataset}, {count} {kind}{'s' if count > 1 else ''},"
-        f" {config.strategy}, batch norm {config.batch_norm}"
+        f"{config.model} on {config.dataset}, {count} {kind}, {config.strategy}, batch norm"
+        f" {config.batch_norm}"
     )
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of what a run computes with."""
-    return {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__} | {
-        name: metadata.version(name) for name in _VERSIONS
-    }
+    own = {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__}
+    return own | {name: metadata.version(name) for name in _VERSIONS}

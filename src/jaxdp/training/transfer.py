@@ -15,12 +15,14 @@ import numpy as np
 from flax import nnx
 
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.components import NOTHING, Objects, abstract_model, array_shapes, create_task
+from jaxdp.components import create_task
 from jaxdp.config import TrainConfig
 from jaxdp.inference.saved_model import read_description
 from jaxdp.inference.weights import read_weights
+from jaxdp.model_check import abstract_model, array_shapes
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights, some
+from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import array_name
@@ -59,27 +61,23 @@ class InitialWeights:
         arrays = nnx.state(model, (nnx.Param, nnx.BatchStat))
 
         def filled(path: Any, leaf: Any) -> Any:
-            found = self.arrays.get(array_name(path))
-            return leaf if found is None else jax.device_put(found)
+            loaded = self.arrays.get(array_name(path))
+            return leaf if loaded is None else jax.device_put(loaded)
 
-        nnx.replace_by_pure_dict(
-            arrays, jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays))
-        )
+        tree = jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays))
+        nnx.replace_by_pure_dict(arrays, tree)
         nnx.update(model, arrays)
 
     def text(self) -> str:
         """Returns the lines that say what became of the weights."""
-        return "\n".join(
-            [
-                (
-                    f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from"
-                    f" {self.source}"
-                ),
-                f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
-                f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
-                *filter(None, [self.note]),
-            ]
-        )
+        count = f"{self.parameters:,} parameters ({len(self.arrays)} arrays)"
+        lines = [
+            f"loaded {count} from {self.source}",
+            f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
+            f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
+            self.note,
+        ]
+        return "\n".join(filter(None, lines))
 
     def facts(self) -> dict[str, Any]:
         """Returns what history.jsonl keeps of it."""
@@ -107,39 +105,38 @@ def read_initial(
     """
     params, batch_stats = array_shapes(config, dataset, objects)
     expected = {**params, **batch_stats}
+    source, names, note = path, (), ""
     try:
         if pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
-            note = ""
         else:
-            source, names = path, ()
             found, note = _of_file(path, expected, config, dataset, objects)
+        heads = _heads(config, dataset, objects, expected)
+        alike = {
+            name
+            for name, array in found.items()
+            if name in expected and array.shape == expected[name].shape
+        }
+        # With as many classes that are others, nothing of a head fits, either.
+        fresh = heads if _are_others(names, dataset.class_names) else heads - alike
+        if not alike - fresh:
+            examples = f"{next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
+            problem = f"none of its {len(found)} arrays fits {config.model} by name and shape"
+            raise ConfigError("", path, f"{problem} (e.g. {examples})")
+        wanted = {name: like for name, like in expected.items() if name not in fresh}
+        given = {name: found[name] for name in wanted if name in found}
+        loaded, problems = fit_weights(given, wanted)
+        if problems:
+            raise ConfigError("", path, f"does not fit {config.model}, head aside; {problems}")
     except ConfigError as error:
         raise ConfigError("init_from", path, error.remedy) from error
-    heads = _heads(config, dataset, objects, expected)
-    alike = {
-        name
-        for name, array in found.items()
-        if name in expected and array.shape == expected[name].shape
-    }
-    # With as many classes that are others, nothing of a head fits, either.
-    fresh = heads if _are_others(names, dataset.class_names) else heads - alike
-    model = config.model
-    if not alike - fresh:
-        examples = f"e.g. {next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
-        raise ConfigError(
-            "init_from",
-            path,
-            f"none of its {len(found)} arrays fits {model} by name and shape ({examples})",
-        )
-    wanted = {name: like for name, like in expected.items() if name not in fresh}
-    loaded, problems = fit_weights({name: found[name] for name in wanted if name in found}, wanted)
-    if problems:
-        raise ConfigError("init_from", path, f"does not fit {model}, head aside; {problems}")
-    skipped = tuple(name for name in found if name not in expected)
-    count = sum(array.size for name, array in loaded.items() if name in params)
     return InitialWeights(
-        source, loaded, count, skipped, tuple(name for name in expected if name in fresh), note
+        source,
+        loaded,
+        parameters=sum(array.size for name, array in loaded.items() if name in params),
+        skipped=tuple(name for name in found if name not in expected),
+        fresh=tuple(name for name in expected if name in fresh),
+        note=note,
     )
 
 
@@ -158,6 +155,7 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     except re.error as error:
         raise ConfigError("freeze", pattern, f"is no regular expression: {error}") from error
     frozen = frozenset(name for name in names if expression.match(name))
+    remedy = ""
     if not frozen:
         close = difflib.get_close_matches(pattern, list(names), n=3, cutoff=0.0)
         parts = dict.fromkeys(name.partition("/")[0] for name in names)
@@ -165,14 +163,12 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
             f"no parameter's name begins with a match; nearest: {', '.join(close)}; names begin"
             f" with {', '.join(parts)}"
         )
-        raise ConfigError("freeze", pattern, remedy)
-    if len(frozen) == len(names):
-        raise ConfigError(
-            "freeze",
-            pattern,
-            'matches every parameter, and leaves none to train; "(?!head)" matches all but the'
-            " head",
+    elif len(frozen) == len(names):
+        remedy = (
+            'matches every parameter, and leaves none to train; "(?!head)" matches all but the head'
         )
+    if remedy:
+        raise ConfigError("freeze", pattern, remedy)
     return frozen
 
 
@@ -184,13 +180,13 @@ def _of_run(
     """
     config = run.load_trusted_config(plugins)
     description = read_description(run)
-    if not run.checkpoints.is_dir():
-        raise ConfigError("", run.path, "holds no checkpoint")
-    best_metric = (
-        create_task(config, description).best_metric if description.has_validation else None
-    )
+    best_metric = None
+    if description.has_validation:
+        best_metric = create_task(config, description).best_metric
     checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-    chosen = checkpoints.read_chosen(None, checkpoints.model_arrays)
+    chosen = None
+    if run.checkpoints.is_dir():
+        chosen = checkpoints.read_chosen(None, checkpoints.model_arrays)
     if chosen is None:
         raise ConfigError("", run.path, "holds no checkpoint")
     return f"step {chosen[0]} of {run.path}", chosen[1], description.class_names
@@ -216,10 +212,10 @@ def _of_file(
     places = reference_names(abstract_model(config, dataset, objects))
     found: dict[str, np.ndarray] = {}
     for name, array in bare.items():
-        place = places.get(name)
-        found[name if place is None else "/".join(map(str, place.path))] = (
-            array if place is None else in_our_order(array, place)
-        )
+        if (place := places.get(name)) is not None:
+            found["/".join(map(str, place.path))] = in_our_order(array, place)
+        else:
+            found[name] = array
     likely = not bare.keys().isdisjoint(_OF_TORCHVISION) and dataset.image_shape[-1] == 3
     return found, _NORMALIZATION if likely and config.normalize != "imagenet" else ""
 

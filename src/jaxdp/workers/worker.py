@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxdp.components import Objects
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
+from jaxdp.objects import Objects
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState

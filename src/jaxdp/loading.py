@@ -1,0 +1,59 @@
+"""Loads the result of a run from its folder."""
+
+import pathlib
+from collections.abc import Sequence
+
+from flax import nnx
+
+from jaxdp import models
+from jaxdp.components import create_task
+from jaxdp.inference.predictor import read_description, restore
+from jaxdp.registry import ConfigError
+from jaxdp.result import Result
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.runtime import devices
+
+
+def load(
+    run_dir: str | pathlib.Path,
+    *,
+    step: int | None = None,
+    model: nnx.Module | None = None,
+    plugins: Sequence[str] = (),
+) -> Result:
+    """Returns the result of a run from its folder; the dataset need not be there to predict.
+
+    Args:
+        run_dir: what `run_dir` of a run or `Result.save` named.
+        step: which checkpoint; by default the best by validation data, or the newest where there
+            are none.
+        model: for a run that was trained with a model object that jaxdp does not know: one of the
+            same structure.
+        plugins: files or modules that the run was trained with; those that only its folder names
+            are not run.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint, or the model does not fit.
+    """
+    directory = RunDirectory(pathlib.Path(run_dir))
+    config = directory.load_trusted_config(plugins)
+    description = read_description(directory)
+    devices.ensure(None, precision=config.precision)
+    if model is None and config.model not in models.names():
+        remedy = (
+            "was trained with a model object; give one of the same structure:"
+            f" load({str(run_dir)!r}, model=...)"
+        )
+        raise ConfigError("model", config.model, remedy)
+    task = create_task(config, description)
+    saved_step, state = restore(directory, config, description, step, model)
+    summary = directory.read("summary.json")
+    return Result(
+        config,
+        description,
+        task,
+        summary or {"status": "stopped", "metrics": {}, "steps": saved_step},
+        directory.read("metrics.jsonl"),
+        lambda: state,
+        run_dir=directory.path,
+    )

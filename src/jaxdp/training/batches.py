@@ -1,0 +1,207 @@
+"""The batches of a run: reads the splits of its dataset and places them on the devices."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdp.config import TrainConfig
+from jaxdp.data import pipeline, placement
+from jaxdp.data.reading_processes import ReadingProcesses
+from jaxdp.data.sources import BadExample, Dataset, Split
+from jaxdp.runtime import platform
+from jaxdp.runtime.processes import call_together
+from jaxdp.sharding.strategy import Strategy
+from jaxdp.step import metrics
+from jaxdp.step.state import TrainState
+from jaxdp.step.step import Recipe
+from jaxdp.training.intervals import Intervals
+
+Advance = Callable[[str, int, int], None]
+# Batches of an evaluation that the devices have been given before the host waits for the first.
+_EVALUATED_AHEAD = 2
+# Threads that read if no setting gives their number; each has a batch that waits on the devices.
+_FEWEST_WORKERS, _MOST_WORKERS = 2, 8
+
+
+def ignore_progress(split: str, done: int, total: int) -> None:
+    """Ignores reading progress."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batches:
+    """What a run reads, for training and evaluation.
+
+    Attributes:
+        config: the settings, with what depends on model, dataset and devices filled in.
+        advance: reading progress callback(split, done, total), called while a split is put on the
+            devices.
+    """
+
+    config: TrainConfig
+    dataset: Dataset
+    recipe: Recipe
+    strategy: Strategy
+    intervals: Intervals
+    advance: Advance = ignore_progress
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples of a step over all devices."""
+        assert isinstance(self.config.global_batch_size, int)
+        return self.config.global_batch_size
+
+    @property
+    def streams(self) -> bool:
+        """Whether batches hold examples; otherwise indices of the examples on the devices."""
+        return self.config.data_placement == "host"
+
+    @property
+    def evaluation_split(self) -> str:
+        """`validation` if the dataset has one, otherwise `test`."""
+        return self.dataset.evaluation_split or "test"
+
+    def source(self, split: str) -> Split:
+        """Returns a split by its name."""
+        source = getattr(self.dataset, split)
+        assert isinstance(source, Split)
+        return source
+
+    @property
+    def evaluation_source(self) -> Split:
+        """The split that is evaluated."""
+        return self.source(self.evaluation_split)
+
+    @functools.cached_property
+    def reading(self) -> ReadingProcesses:
+        """The processes that read what streams, for sources that ask for them.
+
+        As a context it ends them.
+        """
+        return ReadingProcesses(self.dataset.splits())
+
+    @functools.cached_property
+    def train_data(self) -> Mapping[str, Any]:
+        """The training set on the devices; empty if it streams, or if others read it."""
+        return self._resident("train") if self.strategy.takes_batches else {}
+
+    @functools.cached_property
+    def evaluation_data(self) -> Mapping[str, Any]:
+        """The split that is evaluated, on the devices; empty if it streams."""
+        return self._resident(self.evaluation_split)
+
+    def _resident(self, split: str) -> Mapping[str, Any]:
+        if self.streams:
+            return {}
+        with ReadingProcesses({split: self.source(split)}) as processes:
+            source = self.source(split).read_by(processes.reader(split, self._workers))
+            advance = functools.partial(self.advance, split)
+            arrays = placement.read_all(source, advance, self._workers)
+        return self.strategy.replicate(placement.pack(arrays))
+
+    @property
+    def train_order(self) -> pipeline.TrainingOrder | pipeline.BalancedOrder:
+        """Which examples are in which step."""
+        how = (self.global_batch_size, self.config.seed, self.intervals.total_steps)
+        if self.config.sampler == "balanced":
+            return pipeline.BalancedOrder(self._train_labels, *how)
+        return pipeline.TrainingOrder(len(self.dataset.train), *how)
+
+    @functools.cached_property
+    def _train_labels(self) -> np.ndarray:
+        return self.source("train").labels()
+
+    def train_batches(self, start: int) -> Iterator[Any]:
+        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
+        each execution together; or the numbers of the steps, if the strategy takes numbers.
+        """
+        self.strategy.check_started()
+        if not self.strategy.takes_batches:
+            return iter(range(start, self.intervals.total_steps))
+        order: Any = self.train_order
+        if self.intervals.steps_per_execution > 1:
+            order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
+        layout = self.strategy.order_in_batch(self.global_batch_size)
+        paired = bool(self.recipe.preprocess.mixings)
+        return self._batches("train", order, start=start, paired=paired, layout=layout)
+
+    def evaluate(
+        self,
+        state: TrainState,
+        batch_done: Callable[[], None] = lambda: None,
+        *,
+        split: str | None = None,
+    ) -> metrics.Sums:
+        """Returns metric sums over every example of a split once, whatever divides what.
+
+        Args:
+            batch_done: is called after each batch.
+            split: None for `evaluation_split`, whose examples may stay on the devices.
+        """
+        split = split or self.evaluation_split
+        devices, examples = self.strategy.num_devices, len(self.source(split))
+        batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
+        sums: metrics.Sums = {}
+        order = pipeline.EvaluationOrder(examples, batch_size)
+        with self.reading:
+            for part in self._evaluate(state, split, order):
+                sums = metrics.add(sums, part)
+                batch_done()
+        if not sums["examples"]:
+            raise self.source(split).nothing_left()
+        return sums
+
+    def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
+        """Yields the metric sums of each example of a split by itself, in order.
+
+        The sums of an example that is left out are 0.
+        """
+        order = pipeline.SingleOrder(len(self.source(split)), self.strategy.num_devices)
+        with self.reading:
+            yield from map(metrics.add, self._evaluate(state, split, order))
+
+    def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
+        data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
+        under_way: collections.deque[Any] = collections.deque()
+        for batch in self._batches(split, order):
+            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
+            if len(under_way) > _EVALUATED_AHEAD:
+                yield self.strategy.gather(under_way.popleft())
+        yield from map(self.strategy.gather, under_way)
+
+    def skipped(self) -> dict[str, list[BadExample]]:
+        """Returns the bad examples that this process left out so far, by split and in its order."""
+        found = {split: self.source(split).errors for split in self.dataset.splits()}
+        return {
+            split: [errors[index] for index in sorted(errors)]
+            for split, errors in found.items()
+            if errors
+        }
+
+    def _batches(self, split: str, order: Any, **options: Any) -> Iterator[Any]:
+        # Not before: `plan` compiles and runs nothing.
+        platform.check_precision(self.config.precision)
+        read = pipeline.index_batch
+        if self.streams:
+            source = self.source(split).read_by(self.reading.reader(split, self._workers))
+            read = functools.partial(pipeline.load, source)
+        return pipeline.batches(
+            read,
+            order,
+            self.strategy.shard_batch,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            threads=self._workers,
+            **options,
+        )
+
+    @property
+    def _workers(self) -> int:
+        """Threads that read and decode, and processes for sources that hold the GIL."""
+        return self.config.data_workers or min(
+            max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS
+        )

@@ -1,0 +1,55 @@
+"""Reads the folders of runs, and compares two of them bit by bit."""
+
+import json
+import pathlib
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.training.reader import MEASURED
+
+SAME = ("metrics", "best", "steps", "epochs", "status")
+
+
+def arrays(run_dir: str | pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    """Returns the arrays of a checkpoint by name."""
+    folder = pathlib.Path(run_dir, "checkpoints")
+    return SavedCheckpoints(folder, best_metric=("accuracy", True)).arrays(step)
+
+
+def rows(
+    run_dir: str | pathlib.Path = "run", *, split: str = "", without: Collection[str] = MEASURED
+) -> list[dict[str, Any]]:
+    """Returns the rows of a run, or those of a split; a line that is no JSON is an error."""
+    lines = pathlib.Path(run_dir, "metrics.jsonl").read_text().splitlines()
+    found = [row for row in map(json.loads, lines) if split in ("", row["split"])]
+    return [{name: row[name] for name in row if name not in without} for row in found]
+
+
+def summary(run_dir: str | pathlib.Path = "run") -> dict[str, Any]:
+    """Returns the summary of a run; NaN and Infinity, which are no JSON, are an error."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    text = pathlib.Path(run_dir, "summary.json").read_text()
+    return json.loads(text, parse_constant=refuse)
+
+
+def assert_same_run(
+    whole: str | pathlib.Path,
+    parts: str | pathlib.Path,
+    step: int,
+    *,
+    without: Collection[str] = MEASURED,
+) -> None:
+    """Checks that two runs have the same bits after a step, the same rows and the same result."""
+    expected, ours = arrays(whole, step), arrays(parts, step)
+    assert expected.keys() == ours.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
+    assert rows(parts, without=without) == rows(whole, without=without)
+    for name in SAME:
+        assert summary(parts)[name] == summary(whole)[name]
