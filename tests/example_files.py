@@ -1,7 +1,6 @@
 """What tests of datasets write, open, read and refuse."""
 
 import contextlib
-import gzip
 import io
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -63,14 +62,6 @@ def with_masks(masks: list[Any], *splits: str, suffix: str = "png") -> dict[str,
             ("masks", mask),
         )
     }
-
-
-def read_idx(path: pathlib.Path) -> np.ndarray:
-    """Returns the uint8 array of a gzipped file in MNIST's own format."""
-    raw = gzip.decompress(path.read_bytes())
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(
-        np.frombuffer(raw, ">i4", raw[3], 4)
-    )
 
 
 def opened(root: pathlib.Path, **settings: Any) -> Dataset:
