@@ -2,20 +2,18 @@
 share without changing anything.
 """
 
-import collections
 import functools
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example, read
+from example_files import bad_example
 from numpy.testing import assert_array_equal
-from sklearn.datasets import load_digits
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split
 from jaxdp.runtime import platform
 from jaxdp.training.setup import create_setup
 
@@ -38,25 +36,6 @@ def source(count: int) -> Split:
 def batches(source: Split, order: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
     load = functools.partial(pipeline.load, source)
     return list(pipeline.batches(load, order, lambda batch: batch, **kwargs))
-
-
-def test_digits_are_those_of_scikit_learn() -> None:
-    dataset, bunch = open_dataset("digits"), load_digits()
-    train, test = read(dataset.train), read(dataset.test)
-    assert (len(train["labels"]), len(test["labels"])) == (1437, 360)
-
-    def counted(images: Any, labels: Any) -> collections.Counter[tuple[bytes, int]]:
-        return collections.Counter(
-            (image.astype(np.uint8).tobytes(), int(label))
-            for image, label in zip(images, labels, strict=True)
-        )
-
-    ours = counted(train["images"], train["labels"]) + counted(test["images"], test["labels"])
-    assert ours == counted(bunch.images, bunch.target)  # each once, in one of the splits
-    shares = np.bincount(test["labels"]) / np.bincount(bunch.target)
-    assert np.all(np.abs(shares - 0.2) < 0.01)
-    assert dataset.mean[0] == pytest.approx(train["images"].mean(), abs=0.02)
-    assert dataset.std[0] == pytest.approx(train["images"].std(), abs=0.02)
 
 
 def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order() -> None:

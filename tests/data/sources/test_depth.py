@@ -3,6 +3,7 @@ set becomes 0 to 255.
 """
 
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,10 @@ FLOATS = RNG.normal(3.0, 0.1, (40, 9, 8, 1)).astype(np.float32)
 
 
 def npz(images: np.ndarray, tests: np.ndarray, **settings: str) -> Dataset:
-    labels = {"train_labels": LABELS[: len(images)], "test_labels": LABELS[: len(tests)]}
+    labels: dict[str, Any] = {
+        "train_labels": LABELS[: len(images)],
+        "test_labels": LABELS[: len(tests)],
+    }
     np.savez("set.npz", train_images=images, test_images=tests, **labels)
     return open_dataset(DataConfig.of(dataset="npz:set.npz", **settings))
 

@@ -248,9 +248,9 @@ LABELLED = {f"{name}/{number}.png": NUMBERS for name in "ab" for number in range
         (
             {"images/a.png": NUMBERS},
             {},
-            "has the folder images, but no masks; add it: a mask has the name of its image",
+            "images holds 1 images and .*masks no masks; a mask has the name of its image",
         ),
-        ({"masks/a.png": NUMBERS}, {}, "has the folder masks, but no images; add it"),
+        ({"masks/a.png": NUMBERS}, {}, "images holds no images and .*masks 1 masks; a mask has"),
         (
             {"images/a.png": NUMBERS, "masks/a.txt": "x"},
             {},

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from example_files import noise, png, read, refused, sizes
 from numpy.testing import assert_array_equal
-from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
@@ -65,27 +64,6 @@ def test_declared_means_are_those_of_the_images(
     pixels = read(dataset.train)["images"]
     assert dataset.mean == pytest.approx(pixels.mean((0, 1, 2)), abs=0.1)
     assert dataset.std == pytest.approx(pixels.std((0, 1, 2)), abs=0.1)
-
-
-def test_a_set_without_its_builder_is_read_from_its_files_alone(
-    prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path
-) -> None:
-    dataset = opened("tfds:isbi2012", prepare("isbi2012"))
-    assert (dataset.task, dataset.num_classes) == ("segmentation", 2)
-    assert dataset.image_shape == (512, 512, 1)
-    folder = shared_data / "isbi2012"
-    for split, numbers in ((dataset.train, range(24)), (dataset.test, range(24, 30))):
-        images, labels = (
-            np.stack([Image.open(folder / kind / f"{number:02d}.png") for number in numbers])  # pyright: ignore
-            for kind in ("image", "label")
-        )
-        found = read(split)
-        masks = (labels > 127).astype(np.uint8)
-        assert pairs(found["images"], found["masks"]) == pairs(images, masks)
-    pixels = read(dataset.train)["images"]
-    # 24 are less than a sample.
-    assert dataset.mean[0] == pytest.approx(pixels.mean(), abs=1e-3)
-    assert dataset.std[0] == pytest.approx(pixels.std(), abs=1e-3)
 
 
 @pytest.mark.slow

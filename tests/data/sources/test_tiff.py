@@ -26,7 +26,8 @@ def deep(*shape: int) -> np.ndarray:
 
 
 def save(stored: np.ndarray, **options: Any) -> None:
-    tifffile.imwrite(PATH, stored, **({"photometric": "minisblack"} | options))
+    options = {"photometric": "minisblack"} | options
+    tifffile.imwrite(PATH, stored, **options)
 
 
 def decoded(choice: str | None = None, channels: int | None = None) -> list[np.ndarray]:
