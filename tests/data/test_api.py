@@ -317,34 +317,30 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
+    ("settings", "message"),
     [
-        ("digit", {}, "--dataset digit: unknown dataset; did you mean digits"),
+        ({"name": "digit"}, "--dataset digit: unknown dataset; did you mean digits"),
         (
-            "digits",
             {"image_sizes": 8},
             r"data\.load\(\) takes no image_sizes; did you mean image_size\?",
         ),
-        ("digits", {"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
-        ("digits", {"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
-        ("digits", {"image_size": 0}, "--image-size 0: must be N or HxW"),
-        ("digits", {"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
-        ("digits", {"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
-        ("digits", {"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
-        ("digits", {"num_classes": -3}, "--num-classes -3: must be greater than 0"),
+        ({"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
+        ({"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
+        ({"image_size": 0}, "--image-size 0: must be N or HxW"),
+        ({"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
+        ({"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
+        ({"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
+        ({"num_classes": -3}, "--num-classes -3: must be greater than 0"),
         (
-            "digits",
             {"task": "segmentation"},
             "--dataset digits: is for classification, but .* asks for segmentation",
         ),
-        ("folder:nowhere", {}, "--dataset folder:nowhere: there is no such folder"),
+        ({"name": "folder:nowhere"}, "--dataset folder:nowhere: there is no such folder"),
     ],
 )
-def test_settings_that_there_are_not_are_one_line(
-    name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_settings_that_there_are_not_are_one_line(settings: dict[str, Any], message: str) -> None:
     with refused(message):
-        data.load(name, **settings)
+        data.load(**({"name": "digits"} | settings))
 
 
 def test_a_folder_of_pictures(tmp_path: pathlib.Path) -> None:
@@ -424,20 +420,13 @@ def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
         assert_array_equal(read(back.train)["images"], read(expected)["images"])
 
 
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        ("train", "^--train-split train: mine has no example there$"),
-        ("test", "^--test-split test: mine has no example there$"),
-        ("validation", "^mine has no validation example$"),
-    ],
-)
-def test_a_ready_dataset_must_have_examples(split: str, message: str) -> None:
-    with refused(message):
-        check_dataset(own(**{split: data.ArraySource(IMAGES[:0], LABELS[:0])}), DataConfig())
-
-
-def test_a_ready_dataset_must_have_targets_for_the_task() -> None:
+def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
+    none = data.ArraySource(IMAGES[:0], LABELS[:0])
+    for split in ("train", "test"):
+        with refused(f"^--{split}-split {split}: mine has no example there$"):
+            check_dataset(own(**{split: none}), DataConfig())
+    with refused("^mine has no validation example$"):
+        check_dataset(own(validation=none), DataConfig())
     words = "--dataset mine: is for classification, but --model or --task asks for segmentation"
     with refused(words):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))

@@ -148,7 +148,7 @@ def test_photographs_are_turned_as_the_camera_was_held(tmp_path: pathlib.Path) -
         (
             classes("a", "b"),
             {"train_split": "train[:90%]"},
-            "a folder takes the name of a subfolder",
+            r"--train-split train\[:90%\]: there is no such folder in .*; it holds a/, b/$",
         ),
         (
             classes("a", "b"),

@@ -101,16 +101,11 @@ def test_targets_are_images_and_resized_as_such() -> None:
             {"train_images": IMAGES / 255},
             r"train_images is float64; pixels must be uint8, .*\* 255\)\.round\(\)\.astype\('uint8'\)",
         ),
-        (
-            {"train_images": IMAGES.astype(np.int64)},
-            "train_images is int64; pixels must be uint8",
-        ),
         ({"train_labels": LABELS[:19]}, "train_images has 20 examples, but train_labels 19"),
         (
             {"train_labels": LABELS - 1},
             "train_labels has values from -1 to 0; class numbers must be at least 0",
         ),
-        ({"train_labels": LABELS / 2}, "train_labels is float64; class numbers must be integers"),
         (
             {"train_labels": np.eye(2, dtype=int)[LABELS]},
             r"train_labels has the shape \(20, 2\); for these images it must be N$",
@@ -120,7 +115,6 @@ def test_targets_are_images_and_resized_as_such() -> None:
             {"train_labels": LABELS.astype(object)},
             "train_labels holds Python objects, which are not read",
         ),
-        ({"train_images": IMAGES[:, 0, 0]}, r"train_images has the shape \(20, 3\), not"),
         (
             {"train_images": IMAGES[:0], "train_labels": LABELS[:0]},
             "--train-split train: npz:set.npz has no example there",

@@ -196,9 +196,6 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     """Returns the folder of each split, or under an empty name the one folder that holds all."""
     present = _subfolders(path)
     for split, name in request.named_splits.items():
-        if name and "[" in name:
-            remedy = "a folder takes the name of a subfolder; without train and test, a tenth is"
-            raise ConfigError(SPLIT_FLAGS[split], name, f"{remedy} held out")
         if name and name not in present:
             holds = f"there is no such folder in {path}; it holds {_listed(path)}"
             raise ConfigError(SPLIT_FLAGS[split], name, holds)
