@@ -15,6 +15,8 @@ from jaxdp.config import DataConfig
 from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
+ROOT = pathlib.Path("set")  # each test has a working folder of its own
+
 
 def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
@@ -27,7 +29,7 @@ def png(pixels: np.ndarray, kind: str = "PNG") -> io.BytesIO:
     return buffer
 
 
-def write(root: pathlib.Path, files: Mapping[str, Any], **options: Any) -> pathlib.Path:
+def write(files: Mapping[str, Any], root: pathlib.Path = ROOT, **options: Any) -> pathlib.Path:
     """Writes arrays and pictures as images, and text as it is; the options are tifffile's."""
     for name, content in files.items():
         path = root / name
@@ -64,7 +66,7 @@ def with_masks(masks: list[Any], *splits: str, suffix: str = "png") -> dict[str,
     }
 
 
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
+def opened(root: pathlib.Path = ROOT, **settings: Any) -> Dataset:
     """Opens a folder."""
     return open_dataset(DataConfig.of(dataset=f"folder:{root}", **settings))
 

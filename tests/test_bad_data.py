@@ -13,7 +13,6 @@ from example_files import noise, with_masks, write
 from jaxdp import train
 
 RNG = np.random.default_rng(0)
-ROOT = pathlib.Path("set")
 SLIDES = with_masks([noise(number, 16, 16, high=2) for number in range(12)])
 
 
@@ -95,7 +94,7 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any] | None], str, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_data_that_cannot_be_trained_on(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     make, flags, says = CASES[name]
-    write(ROOT, make() or {})
+    write(make() or {})
     before = sorted(pathlib.Path().rglob("*"))
     assert train.main(f"{flags} --strategy single --steps 1".split()) == 2
     captured = capsys.readouterr()

@@ -45,9 +45,9 @@ def microscopy(root: pathlib.Path, values: tuple[int, int] = (0, 255)) -> None:
         for part, stack in (("images", images), ("masks", masks)):
             if number % 2:
                 options = {"imagej": number % 4 == 1, "metadata": {"axes": "ZYX"}}
-                write(root, {f"{part}/{number:02d}.tif": stack}, **options)
+                write({f"{part}/{number:02d}.tif": stack}, root, **options)
             else:
-                write(root, {f"{part}/{number:02d}.png": stack[0]})
+                write({f"{part}/{number:02d}.png": stack[0]}, root)
 
 
 FLAGS = (
@@ -176,7 +176,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
         pixels = rng.normal(70 + 110 * label, 20, size).clip(0, 255).astype(np.uint8)
         suffix = "png" if mode in ("RGBA", "P") else "jpg"
         name = f"photos/{['dark', 'light'][label]}/{number:02d}.{suffix}"
-        write(pathlib.Path(), {name: Image.fromarray(pixels).convert(mode)})
+        write({name: Image.fromarray(pixels).convert(mode)}, pathlib.Path())
     flags = (
         "--model cnn --dataset folder:photos --global-batch-size 8 --steps 6 --strategy single"
         " --run-dir run".split()

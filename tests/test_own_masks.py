@@ -38,7 +38,7 @@ def slides(kind: str) -> None:
         masks = mask if kind == "objects" else colours
         for split in ("train", "test"):
             pair = {f"images/{number}.png": image, f"masks/{number}.png": masks}
-            write(pathlib.Path("slides", split), pair)
+            write(pair, pathlib.Path("slides", split))
 
 
 @pytest.mark.parametrize(

@@ -343,10 +343,8 @@ def test_settings_that_there_are_not_are_one_line(settings: dict[str, Any], mess
         data.load(**({"name": "digits"} | settings))
 
 
-def test_a_folder_of_pictures(tmp_path: pathlib.Path) -> None:
-    root = write(
-        tmp_path, {f"{'ab'[number % 2]}/{number}.png": IMAGES[number] for number in range(40)}
-    )
+def test_a_folder_of_pictures() -> None:
+    root = write({f"{'ab'[number % 2]}/{number}.png": IMAGES[number] for number in range(40)})
     dataset = data.from_folder(root, image_size="8")
     assert (dataset.class_names, dataset.image_shape) == (("a", "b"), (8, 8, 3))
     assert dataset.describe().examples == {"train": 36, "test": 4}

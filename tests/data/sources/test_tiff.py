@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from example_files import bad_example, opened, read, refused, sizes, write
+from example_files import ROOT, bad_example, opened, read, refused, sizes, write
 from numpy.testing import assert_array_equal
 from PIL import Image
 
@@ -182,14 +182,14 @@ def test_other_masks_are_refused(mask: np.ndarray, problem: str) -> None:
 
 
 def stacks(
-    root: pathlib.Path, pages: int = 3, files: int = 12, mask_pages: int = 0, **options: Any
+    pages: int = 3, files: int = 12, mask_pages: int = 0, **options: Any
 ) -> dict[str, np.ndarray]:
     written: dict[str, np.ndarray] = {}
     for number in range(files):
         written[f"images/{number:02d}.tif"] = deep(pages, 6, 8)
         mask = deep(mask_pages or pages, 6, 8) % 2
         written[f"masks/{number:02d}.tif"] = mask.astype(np.uint8)
-    write(root, written, **options)
+    write(written, **options)
     return written
 
 
@@ -198,27 +198,23 @@ def names(dataset: Dataset, split: str) -> list[str]:
     return list(map(source.name, range(len(source))))
 
 
-def test_a_mask_stack_pairs_page_by_page_and_whole_files_are_held_out(
-    tmp_path: pathlib.Path,
-) -> None:
-    written = stacks(tmp_path)
-    dataset = opened(tmp_path)
+def test_a_mask_stack_pairs_page_by_page_and_whole_files_are_held_out() -> None:
+    written = stacks()
+    dataset = opened()
     assert (sizes(dataset), dataset.dtype, dataset.image_shape) == ([33, 3], "uint16", (6, 8, 1))
     for split in ("train", "test"):
         found = read(dataset.splits()[split])
         for index, name in enumerate(names(dataset, split)):
-            file, _, page = (
-                name.removeprefix(f"{tmp_path}/images/").removesuffix("]").partition("[")
-            )
+            file, _, page = name.removeprefix(f"{ROOT}/images/").removesuffix("]").partition("[")
             for part in ("images", "masks"):
                 wanted = written[f"{part}/{file}"][int(page)]
                 assert_array_equal(found[part][index].squeeze(), wanted)
     assert len({name.partition("[")[0] for name in names(dataset, "test")}) == 1
 
 
-def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) -> None:
-    stacks(tmp_path, pages=40, files=1)
-    dataset = opened(tmp_path, validation="0.2")
+def test_of_a_single_stack_runs_of_pages_are_held_out() -> None:
+    stacks(pages=40, files=1)
+    dataset = opened(validation="0.2")
     pages = {
         split: [int(name.partition("[")[2][:-1]) for name in names(dataset, split)]
         for split in dataset.splits()
@@ -252,27 +248,27 @@ def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) ->
     ],
 )
 def test_too_few_stacks_are_one_line(
-    tmp_path: pathlib.Path, pages: int, files: int, settings: dict[str, str], message: str
+    pages: int, files: int, settings: dict[str, str], message: str
 ) -> None:
-    stacks(tmp_path, pages, files)
+    stacks(pages, files)
     with refused(message):
-        opened(tmp_path, **settings)
+        opened(**settings)
 
 
 @pytest.mark.parametrize("kind", ["masks", "classes"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
+def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int) -> None:
     for number in range(24):
         pages = int(np.random.default_rng(number).integers(1, 5))
         file = f"{number:02d}.tif"
         if kind == "classes":
-            write(tmp_path, {f"{['left', 'right'][number % 2]}/{file}": deep(pages, 6, 8)})
+            write({f"{['left', 'right'][number % 2]}/{file}": deep(pages, 6, 8)})
         else:
             mask = (deep(pages, 6, 8) % 2).astype(np.uint8)
-            write(tmp_path, {f"images/{file}": deep(pages, 6, 8), f"masks/{file}": mask})
+            write({f"images/{file}": deep(pages, 6, 8), f"masks/{file}": mask})
 
     def files(seed: int) -> dict[str, set[str]]:
-        dataset = opened(tmp_path, validation="0.25", seed=seed)
+        dataset = opened(validation="0.25", seed=seed)
         return {
             split: {name.partition("[")[0] for name in names(dataset, split)}
             for split in dataset.splits()
@@ -289,36 +285,36 @@ def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int, tmp_path: pa
     assert files(seed + 7)["validation"] != found["validation"]
 
 
-def test_single_pictures_are_drawn_one_by_one_as_before(tmp_path: pathlib.Path) -> None:
-    stacks(tmp_path, pages=1, files=30)
-    dataset = opened(tmp_path, validation="0.2", seed=5)
+def test_single_pictures_are_drawn_one_by_one_as_before() -> None:
+    stacks(pages=1, files=30)
+    dataset = opened(validation="0.2", seed=5)
     drawn = random_share(np.zeros(27, int), 0.2, 5, lambda text: ConfigError("", "", text))
     held_out = names(dataset, "test")
-    kept = [str(path) for path in sorted((tmp_path / "images").iterdir())]
+    kept = [str(path) for path in sorted((ROOT / "images").iterdir())]
     kept = [path for path in kept if path not in held_out]
     wanted = [path for path, is_drawn in zip(kept, drawn, strict=True) if is_drawn]
     assert names(dataset, "validation") == wanted
 
 
-def test_channels_by_the_flag_and_masks_of_one_page(tmp_path: pathlib.Path) -> None:
-    written = stacks(tmp_path, pages=5, mask_pages=1)
-    dataset = opened(tmp_path, tiff="channels")
+def test_channels_by_the_flag_and_masks_of_one_page() -> None:
+    written = stacks(pages=5, mask_pages=1)
+    dataset = opened(tiff="channels")
     assert dataset.image_shape == (6, 8, 5)
     assert_array_equal(
         read(dataset.train)["images"][0], written["images/00.tif"].transpose(1, 2, 0)
     )
     with bad_example(r"00\.tif: has 5 pages, but its mask 1; give each its own, or say by --tiff"):
-        read(opened(tmp_path, num_classes=2).train)
+        read(opened(num_classes=2).train)
 
 
-def test_numbers_of_channels_that_do_not_fit_are_one_line(tmp_path: pathlib.Path) -> None:
-    stacks(tmp_path, pages=5, mask_pages=1, imagej=True, metadata={"axes": "CYX"})
-    assert opened(tmp_path).image_shape == (6, 8, 5)
+def test_numbers_of_channels_that_do_not_fit_are_one_line() -> None:
+    stacks(pages=5, mask_pages=1, imagej=True, metadata={"axes": "CYX"})
+    assert opened().image_shape == (6, 8, 5)
     with refused(r"--channels 3: .*00\.tif has 5 channels, which cannot be made 3; leave it out"):
-        opened(tmp_path, channels=3)
-    write(tmp_path, {"images/03.tif": deep(6, 8)})
+        opened(channels=3)
+    write({"images/03.tif": deep(6, 8)})
     with refused(r"00\.tif has 5 channels and .*03\.tif 1; give --tiff pages"):
-        opened(tmp_path)
+        opened()
 
 
 def test_a_file_that_is_written_again_is_read_again() -> None:
