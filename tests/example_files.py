@@ -1,7 +1,6 @@
 """What tests of datasets write, open, read and refuse."""
 
 import contextlib
-import gzip
 import io
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,8 @@ from jaxdp.config import DataConfig
 from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
+ROOT = pathlib.Path("set")  # each test has a working folder of its own
+
 
 def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
@@ -28,7 +29,7 @@ def png(pixels: np.ndarray, kind: str = "PNG") -> io.BytesIO:
     return buffer
 
 
-def write(root: pathlib.Path, files: Mapping[str, Any], **options: Any) -> pathlib.Path:
+def write(files: Mapping[str, Any], root: pathlib.Path = ROOT, **options: Any) -> pathlib.Path:
     """Writes arrays and pictures as images, and text as it is; the options are tifffile's."""
     for name, content in files.items():
         path = root / name
@@ -65,15 +66,7 @@ def with_masks(masks: list[Any], *splits: str, suffix: str = "png") -> dict[str,
     }
 
 
-def read_idx(path: pathlib.Path) -> np.ndarray:
-    """Returns the uint8 array of a gzipped file in MNIST's own format."""
-    raw = gzip.decompress(path.read_bytes())
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(
-        np.frombuffer(raw, ">i4", raw[3], 4)
-    )
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
+def opened(root: pathlib.Path = ROOT, **settings: Any) -> Dataset:
     """Opens a folder."""
     return open_dataset(DataConfig.of(dataset=f"folder:{root}", **settings))
 

@@ -9,8 +9,7 @@ import jax
 import jax.export
 import numpy as np
 import pytest
-import tifffile
-from example_files import refused
+from example_files import refused, write
 from PIL import Image
 from shared_run import copy_here, make_once
 
@@ -20,64 +19,41 @@ from jaxdp.inference import predictor
 from jaxdp.reporting import outcome
 from jaxdp.rundir.layout import RunDirectory
 
-SIZES = [
-    (40, 60),
-    (33, 70),
-    (52, 47),
-    (64, 64),
-    (38, 41),
-    (45, 50),
-    (57, 36),
-    (60, 61),
-    (44, 44),
-    (50, 39),
-    (35, 62),
-    (48, 55),
-]
+SIZES = [(40, 60), (33, 70), (52, 47), (64, 64), (38, 41), (45, 50), (57, 36), (60, 61), (44, 44)]
+COUNT = sum(1 + number % 2 for number in range(len(SIZES)))
 
 
 def field(height: int, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Bright cells on a dark ground, uint16 around 2000 and 11000, and which pixels are cells."""
     rng, (rows, columns) = np.random.default_rng(seed), np.mgrid[:height, :width]
-    mask = np.zeros((height, width), bool)
+    mask = np.zeros((height, width), np.uint8)
     for _ in range(6):
         row, column, radius = rng.integers(0, height), rng.integers(0, width), rng.integers(4, 9)
-        mask |= (rows - row) ** 2 + (columns - column) ** 2 < radius**2
-    return (2000 + 9000.0 * mask + rng.normal(0, 500, mask.shape)).astype(np.uint16), mask.astype(
-        np.uint8
-    )
+        mask[(rows - row) ** 2 + (columns - column) ** 2 < radius**2] = 1
+    return (2000 + 9000.0 * mask + rng.normal(0, 500, mask.shape)).astype(np.uint16), mask
 
 
-def microscopy(root: pathlib.Path) -> int:
-    """Writes 16-bit PNG files and TIFF stacks of two pages, with masks.
+def pages_of(number: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [field(*SIZES[number], 10 * number + page) for page in range(1 + number % 2)]
 
-    Returns how many pixels there are.
-    """
-    for part in ("images", "masks"):
-        (root / part).mkdir(parents=True)
-    pixels = 0
-    for number, size in enumerate(SIZES):
-        pages = [field(*size, 10 * number + page) for page in range(1 + number % 2)]
-        pixels += len(pages) * size[0] * size[1]
-        if len(pages) == 1:
-            Image.fromarray(pages[0][0]).save(root / "images" / f"{number:02d}.png")
-            Image.fromarray(pages[0][1] * np.uint8(255)).save(root / "masks" / f"{number:02d}.png")
-        else:
-            for part, stack in zip(("images", "masks"), zip(*pages, strict=True), strict=True):
-                planes = np.stack(stack) * (np.uint8(255) if part == "masks" else np.uint16(1))
-                tifffile.imwrite(
-                    root / part / f"{number:02d}.tif",
-                    planes,
-                    imagej=number % 4 == 1,
-                    metadata={"axes": "ZYX"},
-                )
-    return pixels
+
+def microscopy(root: pathlib.Path, values: tuple[int, int] = (0, 255)) -> None:
+    """Writes 16-bit PNG files and TIFF stacks of two pages, with masks of two values."""
+    for number in range(len(SIZES)):
+        images, masks = zip(*pages_of(number), strict=True)
+        images, masks = np.stack(images), np.array(values, np.uint8)[np.stack(masks)]
+        for part, stack in (("images", images), ("masks", masks)):
+            if number % 2:
+                options = {"imagej": number % 4 == 1, "metadata": {"axes": "ZYX"}}
+                write({f"{part}/{number:02d}.tif": stack}, root, **options)
+            else:
+                write({f"{part}/{number:02d}.png": stack[0]}, root)
 
 
 FLAGS = (
     "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single"
-    " --optimizer adam --learning-rate 0.01 --steps 40 --run-dir run"
-)
+    " --optimizer adam --learning-rate 0.01 --run-dir run --dataset folder:slides"
+).split()
 
 
 def dataset_json() -> dict[str, Any]:
@@ -89,22 +65,17 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     microscopy(pathlib.Path("slides/train"))
-    real = microscopy(pathlib.Path("slides/test"))
+    microscopy(pathlib.Path("slides/test"))
     seen: list[float] = []
     monkeypatch.setattr(
         outcome, "draw", lambda *_, sums, **__: seen.append(float(np.sum(sums["actual"]))) or {}
     )
-    assert (
-        train.main([*FLAGS.split(), "--dataset", "folder:slides", "--augment", "flip", "crop:32"])
-        == 0
-    )
-    assert seen == [real]  # the pixels that are there, and none that was filled up
+    assert train.main([*FLAGS, "--steps", "40", "--augment", "flip", "crop:32"]) == 0
+    # The pixels that are there, and none that was padded.
+    assert seen == [sum(mask.size for number in range(len(SIZES)) for _, mask in pages_of(number))]
     content = dataset_json()
-    assert (content["dtype"], content["image_shape"], content["examples"]) == (
-        "uint16",
-        [64, 80, 1],
-        {"train": 18, "test": 18},
-    )
+    assert (content["dtype"], content["image_shape"]) == ("uint16", [64, 80, 1])
+    assert content["examples"] == {"train": COUNT, "test": COUNT}
     assert 0 < content["pixel_range"][0] < 2000 < 11000 < content["pixel_range"][1] < 14000
     capsys.readouterr()
 
@@ -114,14 +85,12 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     assert metrics == pytest.approx(summary["metrics"]["test"], rel=1e-4)
 
     assert predict.main(["run", "slides/test/images", "--output-dir", "out"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    for number, size in enumerate(SIZES):
-        for page in range(1 + number % 2):
+    assert capsys.readouterr().err == ""
+    for number in range(len(SIZES)):
+        for page, (_, truth) in enumerate(pages_of(number)):
             name = f"{number:02d}[{page}]" if number % 2 else f"{number:02d}"
             mask = np.asarray(Image.open(f"out/{name}-mask.png"))
-            assert mask.shape == size
-            truth = field(*size, 10 * number + page)[1]
+            assert mask.shape == truth.shape
             assert (mask == truth).mean() > 0.95
     overlay = np.asarray(Image.open("out/00-overlay.png"))
     assert overlay.max() > 150  # shown on the scale of the training set
@@ -136,9 +105,7 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
 def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     def make() -> int:
         microscopy(pathlib.Path("slides"))
-        return train.main(
-            [*FLAGS.replace("--steps 40", "--steps 2").split(), "--dataset", "folder:slides"]
-        )
+        return train.main([*FLAGS, "--steps", "2"])
 
     folder, code = make_once(tmp_path_factory, make)
     assert code == 0
@@ -204,17 +171,12 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     rng = np.random.default_rng(0)
     modes = ["L", "CMYK", "RGB", "RGBA", "P", "RGB"]
     for number in range(24):
-        label = number % 2
-        size = (int(rng.integers(40, 70)), int(rng.integers(40, 70)), 3)
+        label, mode = number % 2, modes[number % 6]
+        size = (*rng.integers(40, 70, 2), 3)
         pixels = rng.normal(70 + 110 * label, 20, size).clip(0, 255).astype(np.uint8)
-        mode = modes[number % 6]
-        path = pathlib.Path(
-            "photos",
-            ["dark", "light"][label],
-            f"{number:02d}.{'jpg' if mode in ('L', 'CMYK', 'RGB') else 'png'}",
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).convert(mode).save(path)
+        suffix = "png" if mode in ("RGBA", "P") else "jpg"
+        name = f"photos/{['dark', 'light'][label]}/{number:02d}.{suffix}"
+        write({name: Image.fromarray(pixels).convert(mode)}, pathlib.Path())
     flags = (
         "--model cnn --dataset folder:photos --global-batch-size 8 --steps 6 --strategy single"
         " --run-dir run".split()
@@ -248,23 +210,13 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
 def test_a_run_does_not_end_on_no_examples(
     placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
-    for split in ("train", "test"):
-        microscopy(pathlib.Path("slides", split))
-    for path in pathlib.Path("slides/test/masks").iterdir():
-        if path.suffix == ".tif":
-            tifffile.imwrite(
-                path, tifffile.imread(path) // 255 + np.uint8(7), photometric="minisblack"
-            )
-        else:
-            Image.fromarray(np.asarray(Image.open(path)) // 255 + np.uint8(7)).save(path)
-    flags = (
-        f"{FLAGS} --steps 2 --dataset folder:slides --on-bad-example skip --data-placement"
-        f" {placement}"
-    )
-    assert train.main(flags.replace("--steps 40", "").split()) == 2
+    microscopy(pathlib.Path("slides/train"))
+    microscopy(pathlib.Path("slides/test"), (7, 8))
+    flags = ["--steps", "2", "--on-bad-example", "skip", "--data-placement", placement]
+    assert train.main([*FLAGS, *flags]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert (
-        "--on-bad-example skip: nothing is left of folder:slides test: none of its 18 examples can"
+        f"--on-bad-example skip: nothing is left of folder:slides test: none of its {COUNT} examples can"
         " be used, most often as" in error
     )
     assert ": its mask has the value 7, not one of 0 to 1" in error
@@ -284,11 +236,8 @@ def test_what_is_left_out_is_listed_and_counted_by_reason(
     pathlib.Path("slides/train/images/02.png").rename(odd.parent.parent / "images" / odd.name)
     for path, size in ((odd, (7, 9)), (pathlib.Path("slides/train/masks/04.png"), (5, 6))):
         Image.new("L", size).save(path)
-    flags = (
-        f"{FLAGS.replace('--steps 40', '')} --dataset folder:slides --on-bad-example skip"
-        f" --data-placement {placement}"
-    )
-    assert train.main(f"{flags} --steps 8".split()) == 0
+    flags = [*FLAGS, "--on-bad-example", "skip", "--data-placement", placement]
+    assert train.main([*flags, "--steps", "8"]) == 0
     said = capsys.readouterr().err
     assert "warning: 3 bad train examples were left out, e.g. slides/train/" in said
     assert "run/skipped.csv lists" in said
@@ -309,6 +258,6 @@ def test_what_is_left_out_is_listed_and_counted_by_reason(
     assert cuts[0] == rows["slides/train/images/00.png"]["reason"]
 
     # Resumed: it need not come upon each of them again.
-    assert train.main(f"{flags} --steps 9".split()) == 0
+    assert train.main([*flags, "--steps", "9"]) == 0
     with pathlib.Path("run/skipped.csv").open(newline="") as file:
         assert {row["example"]: row for row in csv.DictReader(file)} == rows

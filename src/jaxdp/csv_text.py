@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 # An apostrophe makes a spreadsheet show the rest of a cell as text. A text that has one there gets
 # one more.
-_FORMULA, _SHIELDED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def write(rows: Iterable[Iterable[object]]) -> str:
@@ -30,20 +30,16 @@ def read(text: str) -> list[list[str]]:
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise ValueError(str(error)) from error
-    return [[cell[1:] if _SHIELDED.match(cell) else cell for cell in row] for row in rows]
+    return [
+        [cell.removeprefix("'") if _FORMULA.match(cell) else cell for cell in row] for row in rows
+    ]
 
 
 def _shield(cell: object) -> object:
-    return (
-        f"'{cell}"
-        if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell)
-        else cell
-    )
-
-
-def _is_number(text: str) -> bool:
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
     try:
-        float(text)
+        float(cell)
     except ValueError:
-        return False
-    return True
+        return f"'{cell}"
+    return cell

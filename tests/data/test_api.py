@@ -3,15 +3,15 @@ mistake.
 """
 
 import json
+import pathlib
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example, refused
+from example_files import bad_example, noise, read, read_splits, refused, sizes, write
 from numpy.testing import assert_array_equal
-from PIL import Image
 from sklearn.datasets import load_digits
 
 from jaxdp import data
@@ -23,16 +23,6 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.data.split import Split
 from jaxdp.data.splits import stratified
 from jaxdp.inference import files
-
-
-def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
-
 
 IMAGES, LABELS = noise(0, 40, 5, 4, 3), np.arange(40) % 4
 
@@ -68,16 +58,9 @@ def test_digits_as_arrays_are_those_by_name() -> None:
         for field in ours:
             assert_array_equal(ours[field], theirs[field])
             assert ours[field].dtype == theirs[field].dtype
-    assert (made.num_classes, made.image_shape, made.task) == (
-        named.num_classes,
-        named.image_shape,
-        named.task,
-    )
-    assert (made.augment, made.kind, made.describe().examples) == (
-        named.augment,
-        named.kind,
-        named.describe().examples,
-    )
+    for fact in ("num_classes", "image_shape", "task", "augment", "kind"):
+        assert getattr(made, fact) == getattr(named, fact)
+    assert made.describe().examples == named.describe().examples
     assert made.mean == pytest.approx(named.mean, abs=0.006)
     assert made.std == pytest.approx(named.std, abs=0.006)
     assert (made.name, named.name) == ("arrays", "digits")
@@ -124,17 +107,8 @@ def test_as_many_other_pictures_or_labels_have_another_fingerprint() -> None:
     one_pixel, two_labels = IMAGES.copy(), LABELS.copy()
     one_pixel[7, 0, 0, 0] ^= 1
     two_labels[[5, 6]] = LABELS[[6, 5]]
-    assert (
-        len(
-            {
-                known,
-                found(one_pixel, LABELS),
-                found(IMAGES, two_labels),
-                found(IMAGES[::-1], LABELS),
-            }
-        )
-        == 4
-    )
+    others = {found(one_pixel, LABELS), found(IMAGES, two_labels), found(IMAGES[::-1], LABELS)}
+    assert len(others - {known}) == 3
 
 
 def test_splits_are_those_that_there_are() -> None:
@@ -143,10 +117,8 @@ def test_splits_are_those_that_there_are() -> None:
     assert (list(whole.splits()), whole.describe().examples) == (["train"], {"train": 40})
     pair = (IMAGES[:8], LABELS[:8])
     tested = data.from_arrays(IMAGES, LABELS, test=pair)
-    assert (tested.evaluation_split, tested.describe().examples) == (
-        "test",
-        {"train": 40, "test": 8},
-    )
+    assert tested.evaluation_split == "test"
+    assert tested.describe().examples == {"train": 40, "test": 8}
     judged = data.from_arrays(IMAGES, LABELS, validation=[IMAGES[:4], LABELS[:4]], test=pair)
     assert judged.evaluation_split == "validation"
     assert judged.describe().examples == {"train": 40, "validation": 4, "test": 8}
@@ -162,10 +134,8 @@ def test_integers_on_the_grid_of_the_images_are_masks(dtype: type) -> None:
     )
     assert (dataset.task, dataset.kind, dataset.num_classes) == ("segmentation", "segmentation", 2)
     assert (dataset.class_names, dataset.augment) == (("sky", "ground"), ("flip",))
-    assert (len(dataset.train), len(dataset.splits()["validation"])) == (30, 10)
-    assert {
-        mask.tobytes() for source in dataset.splits().values() for mask in read(source)["masks"]
-    } == {mask.astype(np.uint8).tobytes() for mask in masks}
+    assert sizes(dataset) == [30, 10]
+    assert read_splits(dataset, "masks") == {mask.astype(np.uint8).tobytes() for mask in masks}
     assert read(data.from_arrays(IMAGES, masks.astype(np.uint8) * 255).train)["masks"].max() == 1
 
 
@@ -186,248 +156,154 @@ FLOATS = IMAGES / np.float32(255)
 WITH_NAN = FLOATS.copy()
 WITH_NAN[7, 0, 0, 0] = np.nan
 MASKS = noise(1, 40, 5, 4, high=3)
-ONE_HOT = np.eye(4)[LABELS]
 
 
-@pytest.mark.parametrize(
-    ("images", "targets", "settings", "message"),
-    [
-        (
-            FLOATS.astype(float),
-            LABELS,
-            {},
-            r"images is float64; .* must be uint8, 0 to 255: use \(images \*"
-            r" 255\)\.round\(\)\.astype\('uint8'\), or "
-            r"images\.astype\('float32'\)$",
-        ),
-        (
-            FLOATS.astype(float) * 255,
-            LABELS,
-            {},
-            r"images is float64; .*: use images\.round\(\)\.astype\('uint8'\)",
-        ),
-        (
-            FLOATS.astype(float) - 0.5,
-            LABELS,
-            {},
-            r"these go from -0\.5 to 0\.5: scale them to 0 to 255",
-        ),
-        (IMAGES.astype(int), LABELS, {}, r"images is int64; .*: use images\.astype\('uint8'\)$"),
-        (
-            IMAGES.astype(np.uint32) * 257,
-            LABELS,
-            {},
-            "images is uint32; .* from 0 to 65535: scale them",
-        ),
-        (IMAGES > 9, LABELS, {}, r"images is bool; .*: use \(images \* 255\)\.astype\('uint8'\)$"),
-        (
-            WITH_NAN,
-            LABELS,
-            {},
-            "arrays: the images of train hold NaN or infinity, first in example 7$",
-        ),
-        (np.full((40, 5, 4), "x"), LABELS, {}, "images is <U1; pixels must be uint8"),
-        (
-            ["a.png", "b.png"],
-            LABELS,
-            {},
-            r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)",
-        ),
-        ([IMAGES, None], LABELS, {}, "images cannot be made an array: "),
-        (
-            np.array([None, 1]),
-            LABELS,
-            {},
-            "images must be an array of numbers, not ndarray of objects",
-        ),
-        (3, LABELS, {}, "images must be an array of numbers, not int$"),
-        (IMAGES[:0], LABELS[:0], {}, "images is empty"),
-        (IMAGES[:, 0, 0], LABELS, {}, r"images has the shape \(40, 3\), not"),
-        (IMAGES[:, :0], LABELS, {}, r"images has the shape \(40, 0, 4, 3\), not"),
-        (
-            noise(0, 40, 3, 8, 8),
-            LABELS,
-            {},
-            r"channels come last: use images\.transpose\(0, 2, 3, 1\)",
-        ),
-        (IMAGES, LABELS[:39], {}, "images has 40 examples, but targets 39"),
-        (IMAGES, None, {}, "targets is None"),
-        (
-            IMAGES,
-            ONE_HOT,
-            {},
-            (
-                r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot"
-                r" rows, targets\.argmax\(1\)"
-            ),
-        ),
-        (
-            IMAGES,
-            LABELS / 2,
-            {},
-            (
-                r"targets is float64; class numbers must be integers, e\.g\."
-                r" targets\.astype\('int32'\)"
-            ),
-        ),
-        (
-            IMAGES,
-            np.where(LABELS == 2, np.nan, 1),
-            {},
-            "targets holds NaN or infinity, first in example 2; class numbers",
-        ),
-        (
-            IMAGES,
-            LABELS - 1,
-            {},
-            "targets has values from -1 to 2; class numbers must be at least 0",
-        ),
-        (IMAGES, LABELS * 0, {}, "arrays: has one class only"),
-        (
-            IMAGES,
-            MASKS[:, :3],
-            {},
-            r"targets has the shape \(40, 3, 4\); for these images it must be N x 5 x 4",
-        ),
-        (
-            IMAGES,
-            MASKS[..., None].astype(int),
-            {},
-            r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]",
-        ),
-        (
-            IMAGES,
-            MASKS.astype(int) * 200,
-            {},
-            "targets has values from 0 to 400; class numbers must be 0 to 255",
-        ),
-        (IMAGES, MASKS * 100, {}, "--num-classes .*: the training masks hold 3 values up to 200"),
-        (
-            IMAGES,
-            MASKS,
-            {"num_classes": 2},
-            r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1",
-        ),
-        (
-            IMAGES,
-            FLOATS,
-            {},
-            r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)",
-        ),
-        (
-            IMAGES,
-            np.zeros((40, 1, 1, 1, 1)),
-            {},
-            r"not \(N,\) for labels, \(N, H, W\) for masks or",
-        ),
-        (IMAGES, LABELS, {"num_classes": 3}, "--num-classes 3: arrays has 4; give at least that"),
-        (IMAGES, LABELS, {"num_classes": 0}, "--num-classes 0: must be greater than 0"),
-        (
-            IMAGES,
-            IMAGES,
-            {"num_classes": 2},
-            "--num-classes 2: the targets of arrays have 3 channels",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"class_names": ["a"]},
-            "arrays: class_names has 1 names for 4 classes; give one for each",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"class_names": "abcd"},
-            "class_names must be a list of names, not the text 'abcd'",
-        ),
-        (IMAGES, LABELS, {"augment": "flip"}, "--augment flip: must be a list of names"),
-        (IMAGES, LABELS, {"seed": -1}, "--seed -1: must not be negative"),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": 1.0},
-            "validation must be a share between 0 and 1, or a pair .*, not 1.0",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": float("nan")},
-            "validation must be a share between 0 and 1, or a pair .*, not nan",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": "0.1"},
-            "validation must be a share between 0 and 1, or a pair of images and targets",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": (IMAGES,)},
-            "validation must be a share between 0 and 1, or a pair of images and targets",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"test": (IMAGES, LABELS, LABELS)},
-            "arrays: test must be a pair of images and targets",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": 0.01},
-            "validation 0.01 leaves no validation example of class 0, which has 10; choose",
-        ),
-        (
-            IMAGES,
-            np.minimum(np.arange(40), 1),
-            {"validation": 0.5},
-            "validation 0.5 leaves no training example of class 0, which has 1;",
-        ),
-        (
-            IMAGES,
-            MASKS,
-            {"validation": 0.99},
-            "validation 0.99 leaves no training example of the 40 that there are",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"test": (FLOATS, LABELS)},
-            r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)",
-        ),
-        (IMAGES, LABELS, {"test": (IMAGES[:0], LABELS[:0])}, r"test\[0\] is empty"),
-        (
-            IMAGES,
-            LABELS,
-            {"test": (IMAGES[:, 1:], LABELS)},
-            r"test\[0\] has examples of the shape \(4, 4, 3\), the training set \(5, 4, 3\)",
-        ),
-        (
-            IMAGES,
-            LABELS,
-            {"validation": (IMAGES, MASKS)},
-            r"validation\[1\] is for segmentation, but the training targets are for class",
-        ),
-        (
-            IMAGES,
-            MASKS,
-            {"test": (IMAGES, MASKS + 1)},
-            r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2",
-        ),
-        (
-            IMAGES,
-            IMAGES,
-            {"test": (IMAGES, IMAGES[..., :1])},
-            r"test\[1\] has examples of the shape \(5, 4, 1\), the training set",
-        ),
-    ],
-)
-def test_each_mistake_is_one_line(
-    images: Any, targets: Any, settings: dict[str, Any], message: str
-) -> None:
+# Whatever a row does not say is as it should be.
+MISTAKES: list[tuple[str, dict[str, Any]]] = [
+    (
+        r"images is float64; .* must be uint8, 0 to 255: use \(images \*"
+        r" 255\)\.round\(\)\.astype\('uint8'\), or images\.astype\('float32'\)$",
+        {"images": FLOATS.astype(float)},
+    ),
+    (
+        r"images is float64; .*: use images\.round\(\)\.astype\('uint8'\)",
+        {"images": FLOATS.astype(float) * 255},
+    ),
+    (
+        r"these go from -0\.5 to 0\.5: scale them to 0 to 255",
+        {"images": FLOATS.astype(float) - 0.5},
+    ),
+    (r"images is int64; .*: use images\.astype\('uint8'\)$", {"images": IMAGES.astype(int)}),
+    (
+        "images is uint32; .* from 0 to 65535: scale them",
+        {"images": IMAGES.astype(np.uint32) * 257},
+    ),
+    (r"images is bool; .*: use \(images \* 255\)\.astype\('uint8'\)$", {"images": IMAGES > 9}),
+    ("arrays: the images of train hold NaN or infinity, first in example 7$", {"images": WITH_NAN}),
+    ("images is <U1; pixels must be uint8", {"images": np.full((40, 5, 4), "x")}),
+    (
+        r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)",
+        {"images": ["a.png", "b.png"]},
+    ),
+    ("images cannot be made an array: ", {"images": [IMAGES, None]}),
+    (
+        "images must be an array of numbers, not ndarray of objects",
+        {"images": np.array([None, 1])},
+    ),
+    ("images must be an array of numbers, not int$", {"images": 3}),
+    ("images is empty", {"images": IMAGES[:0], "targets": LABELS[:0]}),
+    (r"images has the shape \(40, 3\), not", {"images": IMAGES[:, 0, 0]}),
+    (r"images has the shape \(40, 0, 4, 3\), not", {"images": IMAGES[:, :0]}),
+    (
+        r"channels come last: use images\.transpose\(0, 2, 3, 1\)",
+        {"images": noise(0, 40, 3, 8, 8)},
+    ),
+    ("images has 40 examples, but targets 39", {"targets": LABELS[:39]}),
+    ("targets is None", {"targets": None}),
+    (
+        r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot rows,"
+        r" targets\.argmax\(1\)",
+        {"targets": np.eye(4)[LABELS]},
+    ),
+    (
+        r"targets is float64; class numbers must be integers, e\.g\. targets\.astype\('int32'\)",
+        {"targets": LABELS / 2},
+    ),
+    (
+        "targets holds NaN or infinity, first in example 2; class numbers",
+        {"targets": np.where(LABELS == 2, np.nan, 1)},
+    ),
+    ("targets has values from -1 to 2; class numbers must be at least 0", {"targets": LABELS - 1}),
+    ("arrays: has one class only", {"targets": LABELS * 0}),
+    (
+        r"targets has the shape \(40, 3, 4\); for these images it must be N x 5 x 4",
+        {"targets": MASKS[:, :3]},
+    ),
+    (
+        r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]",
+        {"targets": MASKS[..., None].astype(int)},
+    ),
+    (
+        "targets has values from 0 to 400; class numbers must be 0 to 255",
+        {"targets": MASKS.astype(int) * 200},
+    ),
+    ("--num-classes .*: the training masks hold 3 values up to 200", {"targets": MASKS * 100}),
+    (
+        r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1",
+        {"targets": MASKS, "num_classes": 2},
+    ),
+    (r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)", {"targets": FLOATS}),
+    (
+        r"not \(N,\) for labels, \(N, H, W\) for masks or",
+        {"targets": np.zeros((40, 1, 1, 1, 1))},
+    ),
+    ("--num-classes 3: arrays has 4; give at least that", {"num_classes": 3}),
+    ("--num-classes 0: must be greater than 0", {"num_classes": 0}),
+    (
+        "--num-classes 2: the targets of arrays have 3 channels",
+        {"targets": IMAGES, "num_classes": 2},
+    ),
+    ("arrays: class_names has 1 names for 4 classes; give one for each", {"class_names": ["a"]}),
+    ("class_names must be a list of names, not the text 'abcd'", {"class_names": "abcd"}),
+    ("--augment flip: must be a list of names", {"augment": "flip"}),
+    ("--seed -1: must not be negative", {"seed": -1}),
+    (
+        "validation must be a share between 0 and 1, or a pair .*, not 1.0",
+        {"validation": 1.0},
+    ),
+    (
+        "validation must be a share between 0 and 1, or a pair .*, not nan",
+        {"validation": float("nan")},
+    ),
+    (
+        "validation must be a share between 0 and 1, or a pair of images and targets",
+        {"validation": "0.1"},
+    ),
+    (
+        "validation must be a share between 0 and 1, or a pair of images and targets",
+        {"validation": (IMAGES,)},
+    ),
+    (
+        "arrays: test must be a pair of images and targets",
+        {"test": (IMAGES, LABELS, LABELS)},
+    ),
+    (
+        "validation 0.01 leaves no validation example of class 0, which has 10; choose",
+        {"validation": 0.01},
+    ),
+    (
+        "validation 0.5 leaves no training example of class 0, which has 1;",
+        {"targets": np.minimum(np.arange(40), 1), "validation": 0.5},
+    ),
+    (
+        "validation 0.99 leaves no training example of the 40 that there are",
+        {"targets": MASKS, "validation": 0.99},
+    ),
+    (r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)", {"test": (FLOATS, LABELS)}),
+    (r"test\[0\] is empty", {"test": (IMAGES[:0], LABELS[:0])}),
+    (
+        r"test\[0\] has examples of the shape \(4, 4, 3\), the training set \(5, 4, 3\)$",
+        {"test": (IMAGES[:, 1:], LABELS)},
+    ),
+    (
+        r"validation\[1\] is for segmentation, but the training targets are for class",
+        {"validation": (IMAGES, MASKS)},
+    ),
+    (
+        r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2",
+        {"targets": MASKS, "test": (IMAGES, MASKS + 1)},
+    ),
+    (
+        r"test\[1\] has examples of the shape \(5, 4, 1\), the training set",
+        {"targets": IMAGES, "test": (IMAGES, IMAGES[..., :1])},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "given"), MISTAKES)
+def test_each_mistake_is_one_line(message: str, given: dict[str, Any]) -> None:
     with refused(message):
-        data.from_arrays(images, targets, **settings)
+        data.from_arrays(**({"images": IMAGES, "targets": LABELS} | given))
 
 
 def test_settings_by_name_are_those_of_the_command_line() -> None:
@@ -441,71 +317,56 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
+    ("settings", "message"),
     [
-        ("digit", {}, "--dataset digit: unknown dataset; did you mean digits"),
+        ({"name": "digit"}, "--dataset digit: unknown dataset; did you mean digits"),
         (
-            "digits",
             {"image_sizes": 8},
             r"data\.load\(\) takes no image_sizes; did you mean image_size\?",
         ),
-        ("digits", {"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
-        ("digits", {"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
-        ("digits", {"image_size": 0}, "--image-size 0: must be N or HxW"),
-        ("digits", {"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
-        ("digits", {"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
-        ("digits", {"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
-        ("digits", {"num_classes": -3}, "--num-classes -3: must be greater than 0"),
+        ({"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
+        ({"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
+        ({"image_size": 0}, "--image-size 0: must be N or HxW"),
+        ({"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
+        ({"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
+        ({"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
+        ({"num_classes": -3}, "--num-classes -3: must be greater than 0"),
         (
-            "digits",
             {"task": "segmentation"},
             "--dataset digits: is for classification, but .* asks for segmentation",
         ),
-        ("folder:nowhere", {}, "--dataset folder:nowhere: there is no such folder"),
+        ({"name": "folder:nowhere"}, "--dataset folder:nowhere: there is no such folder"),
     ],
 )
-def test_settings_that_there_are_not_are_one_line(
-    name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_settings_that_there_are_not_are_one_line(settings: dict[str, Any], message: str) -> None:
     with refused(message):
-        data.load(name, **settings)
+        data.load(**({"name": "digits"} | settings))
 
 
-def test_a_folder_of_pictures(tmp_path: Any) -> None:
-    for number in range(40):
-        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(IMAGES[number]).save(path)
-    dataset = data.from_folder(tmp_path / "photos", image_size="8")
-    assert (dataset.class_names, dataset.image_shape, dataset.describe().examples) == (
-        ("a", "b"),
-        (8, 8, 3),
-        {"train": 36, "test": 4},
-    )
-    expected = open_dataset(DataConfig(dataset=f"folder:{tmp_path}/photos", image_size="8"))
+def test_a_folder_of_pictures() -> None:
+    root = write({f"{'ab'[number % 2]}/{number}.png": IMAGES[number] for number in range(40)})
+    dataset = data.from_folder(root, image_size="8")
+    assert (dataset.class_names, dataset.image_shape) == (("a", "b"), (8, 8, 3))
+    assert dataset.describe().examples == {"train": 36, "test": 4}
+    expected = open_dataset(DataConfig(dataset=f"folder:{root}", image_size="8"))
     assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
-    with refused(r"there is no such folder"):
-        data.from_folder(tmp_path / "pictures")
+    with refused("there is no such folder"):
+        data.from_folder(root / "pictures")
     with refused("did you mean test_split"):
-        data.from_folder(tmp_path / "photos", test_splits="a")
+        data.from_folder(root, test_splits="a")
 
 
-def test_training_and_prediction_ignore_the_same_files(tmp_path: Any) -> None:
+def test_training_and_prediction_ignore_the_same_files(tmp_path: pathlib.Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     kept = {"a/1.JFIF", "a/deep/2.pbm", "b/3.tif", "linked/4.png"}
     for name in (*kept, "a/.5.png", ".cache/6.png", "__MACOSX/7.png", "a/notes.txt"):
-        path = tmp_path / ("elsewhere" if name.startswith("linked/") else "root") / name
+        path = (elsewhere if name.startswith("linked/") else root) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("1" if name.endswith("pbm") else "L", (4, 3)).save(
-            path, "PPM" if name.endswith("pbm") else "PNG"
-        )
-    (tmp_path / "root" / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
-    assert {
-        file.path.relative_to(tmp_path / "root").as_posix()
-        for file in files.find([tmp_path / "root"])
-    } == kept
-    assert {
-        path.relative_to(tmp_path / "root").as_posix() for path in find_images(tmp_path / "root")
-    } == kept
+        path.touch()
+    (root / "linked").symlink_to(elsewhere / "linked")
+    (root / "b" / "back").symlink_to(root)
+    for paths in (find_images(root), [file.path for file in files.find([root])]):
+        assert sorted(path.relative_to(root).as_posix() for path in paths) == sorted(kept)
 
 
 class Broken(data.ArraySource):
@@ -516,15 +377,9 @@ class Broken(data.ArraySource):
 
 
 def own(**splits: Any) -> data.Dataset:
-    everything = {"train": data.ArraySource(IMAGES, LABELS), "test": None} | splits
-    return data.Dataset(
-        **everything,
-        num_classes=4,
-        image_shape=(5, 4, 3),
-        mean=(1.0,) * 3,
-        std=(1.0,) * 3,
-        name="mine",
-    )
+    facts: dict[str, Any] = {"num_classes": 4, "image_shape": (5, 4, 3), "name": "mine"}
+    everything = {"train": data.ArraySource(IMAGES, LABELS)} | splits
+    return data.Dataset(**everything, mean=(1.0,) * 3, std=(1.0,) * 3, **facts)
 
 
 def test_a_ready_dataset_is_checked_once() -> None:
@@ -532,11 +387,8 @@ def test_a_ready_dataset_is_checked_once() -> None:
     ready = own(validation=Broken(IMAGES, LABELS))
     once = check_dataset(ready, config, lambda task: "classification", ("classification",))
     again = check_dataset(once, config, lambda task: "classification")
-    assert (once.name, once.kind, once.describe().examples) == (
-        "mine",
-        "classification",
-        {"train": 40, "validation": 40},
-    )
+    assert (once.name, once.kind) == ("mine", "classification")
+    assert once.describe().examples == {"train": 40, "validation": 40}
     assert once.splits() == again.splits()  # the very same sources
     with bad_example(
         r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$",
@@ -568,13 +420,11 @@ def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
 
 def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
     none = data.ArraySource(IMAGES[:0], LABELS[:0])
-    with refused(r"^--train-split train: mine has no example there$"):
-        check_dataset(own(train=none), DataConfig())
-    with refused(r"^--test-split test: mine has no example there$"):
-        check_dataset(own(test=none), DataConfig())
-    with refused(r"^mine has no validation example$"):
+    for split in ("train", "test"):
+        with refused(f"^--{split}-split {split}: mine has no example there$"):
+            check_dataset(own(**{split: none}), DataConfig())
+    with refused("^mine has no validation example$"):
         check_dataset(own(validation=none), DataConfig())
-    with refused(
-        "--dataset mine: is for classification, but --model or --task asks for segmentation",
-    ):
+    words = "--dataset mine: is for classification, but --model or --task asks for segmentation"
+    with refused(words):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))

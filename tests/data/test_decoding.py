@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_files import read
 from numpy.testing import assert_array_equal
 from PIL import Image
 
@@ -93,14 +94,8 @@ def photos(folder: pathlib.Path, side: int) -> None:
     for number in range(20):
         path = folder / "ab"[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            encoded(
-                picture(side, side + number),
-                "JPEG",
-                quality=92,
-                **turned(6 if number % 3 == 0 else 1),
-            )
-        )
+        exif = turned(6 if number % 3 == 0 else 1)
+        path.write_bytes(encoded(picture(side, side + number), "JPEG", quality=92, **exif))
 
 
 @pytest.mark.parametrize(("side", "largest"), [(254, 0), (256, 20)])
@@ -108,14 +103,13 @@ def test_photos_that_are_large_enough_are_decoded_at_reduced_scale(
     side: int, largest: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos(tmp_path, side)
-    dataset = data.from_folder(tmp_path, image_size="resize_crop:64")
-    reduced = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
+    train = data.from_folder(tmp_path, image_size="resize_crop:64").train
+    reduced = read(train)["images"].astype(int)
     monkeypatch.setattr(Resize, "reduction", lambda self, size: 1)
-    whole = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
-    differences = [np.abs(mine - other) for mine, other in zip(reduced, whole, strict=True)]
-    assert max(difference.max() for difference in differences) <= largest
-    assert np.mean(differences) < 1
-    assert (np.max(differences) > 0) == (largest > 0)
+    differences = np.abs(read(train)["images"] - reduced)
+    assert differences.max() <= largest
+    assert differences.mean() < 1
+    assert differences.any() == (largest > 0)
 
 
 def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Path) -> None:
@@ -127,9 +121,8 @@ def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Pa
     )
     loaded = data.from_folder(tmp_path, image_size=64)
     for split, source in loaded.splits().items():
-        for index in range(len(source)):
-            found, expected = (each.splits()[split][index] for each in (resized, loaded))
-            assert_array_equal(found["images"], expected["images"])
+        found = read(resized.splits()[split])
+        assert_array_equal(found["images"], read(source)["images"])
     assert (resized.mean, resized.std) == (loaded.mean, loaded.std)
     assert resized.image_shape == loaded.image_shape == (64, 64, 3)
     # The default crop belonged to the default size.

@@ -2,7 +2,6 @@
 share without changing anything.
 """
 
-import collections
 import functools
 import threading
 from typing import Any
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 from example_files import bad_example
 from numpy.testing import assert_array_equal
-from sklearn.datasets import load_digits
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split
 from jaxdp.runtime import platform
 from jaxdp.training.setup import create_setup
 
@@ -35,29 +33,9 @@ def source(count: int) -> Split:
     return checked(arrays, count)
 
 
-def batches(source: Split, *arguments: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
-    return list(pipeline.batches(functools.partial(pipeline.load, source), *arguments, **kwargs))
-
-
-def test_digits_are_those_of_scikit_learn() -> None:
-    dataset, bunch = open_dataset("digits"), load_digits()
-    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
-    examples = [split[i] for split in (dataset.train, dataset.test) for i in range(len(split))]
-    ours = collections.Counter(
-        (example["images"].tobytes(), int(example["labels"])) for example in examples
-    )
-    theirs = collections.Counter(
-        (image.astype(np.uint8).tobytes(), int(label))
-        for image, label in zip(bunch.images, bunch.target, strict=True)
-    )
-    assert ours == theirs  # each example once, in one of the splits
-    shares = np.bincount([dataset.test[i]["labels"] for i in range(360)]) / np.bincount(
-        bunch.target
-    )
-    assert np.all(np.abs(shares - 0.2) < 0.01)
-    pixels = np.stack([dataset.train[i]["images"] for i in range(1437)])
-    assert dataset.mean[0] == pytest.approx(pixels.mean(), abs=0.02)
-    assert dataset.std[0] == pytest.approx(pixels.std(), abs=0.02)
+def batches(source: Split, order: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
+    load = functools.partial(pipeline.load, source)
+    return list(pipeline.batches(load, order, lambda batch: batch, **kwargs))
 
 
 def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order() -> None:
@@ -86,9 +64,7 @@ def test_as_many_threads_read_as_asked_for(threads: int) -> None:
             return {"images": np.full((1, 1, 1), index, np.uint8), "labels": index}
 
     names: set[str] = set()
-    found = batches(
-        checked(Slow(), 12), pipeline.EvaluationOrder(12, 1), lambda batch: batch, threads=threads
-    )
+    found = batches(checked(Slow(), 12), pipeline.EvaluationOrder(12, 1), threads=threads)
     assert [int(batch["labels"][0]) for batch in found] == list(range(12))
     assert len(names) == threads
 
@@ -109,8 +85,8 @@ def test_the_number_of_threads_is_that_of_the_cores_or_the_setting(
 
 def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
     order = pipeline.TrainingOrder(23, 5, 1, 11)
-    whole = batches(source(23), order, lambda batch: batch)
-    rest = batches(source(23), order, lambda batch: batch, start=7)
+    whole = batches(source(23), order)
+    rest = batches(source(23), order, start=7)
     assert len(whole) == 11
     for expected, batch in zip(whole[7:], rest, strict=True):
         for name in expected:
@@ -118,25 +94,10 @@ def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
     assert list(whole[3]["labels"]) == list(whole[3]["indices"]) == list(order[3])
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_processes_together_read_the_same_batches_in_the_same_places(processes: int) -> None:
-    order = pipeline.TrainingOrder(23, 8, 1, 4)
-    parts = [
-        batches(
-            source(23), order, lambda batch: batch, process_index=index, process_count=processes
-        )
-        for index in range(processes)
-    ]
-    for step, batch in enumerate(batches(source(23), order, lambda batch: batch)):
-        assert_array_equal(
-            np.concatenate([part[step]["indices"] for part in parts]), batch["indices"]
-        )
-
-
 @pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (8, 4), (3, 16), (1, 1)])
 def test_evaluation_counts_every_example_once(examples: int, batch_size: int) -> None:
     order = pipeline.EvaluationOrder(examples, batch_size)
-    found = batches(source(examples), order, lambda batch: batch)
+    found = batches(source(examples), order)
     assert all(len(batch["labels"]) == batch_size for batch in found)
     counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
     assert_array_equal(counted, np.arange(examples))
@@ -158,37 +119,27 @@ def broken(count: int, skip: bool) -> Split:
 
 def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
     with bad_example(r"file .*truncated.*--on-bad-example skip"):
-        batches(broken(23, skip=False), pipeline.TrainingOrder(23, 5, 1, 11), lambda batch: batch)
+        batches(broken(23, skip=False), pipeline.TrainingOrder(23, 5, 1, 11))
 
 
 def test_or_it_is_left_out_and_counted() -> None:
     examples = broken(20, skip=True)
-    found = batches(examples, pipeline.EvaluationOrder(20, 8), lambda batch: batch)
+    found = batches(examples, pipeline.EvaluationOrder(20, 8))
     counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
     assert list(counted) == [number for number in range(20) if number % 5 != 3]
     assert examples.skipped == {number: f"file {number}: is truncated" for number in (3, 8, 13, 18)}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_pairs_depend_on_the_global_batch_alone(processes: int) -> None:
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_share_a_batch_and_pairs_depend_on_the_whole_of_it(processes: int) -> None:
     order = pipeline.TrainingOrder(23, 8, 1, 4)
-    parts = [
-        batches(
-            source(23),
-            order,
-            lambda batch: batch,
-            process_index=index,
-            process_count=processes,
-            paired=True,
-        )
+    shares = [
+        batches(source(23), order, process_index=index, process_count=processes, paired=True)
         for index in range(processes)
     ]
-    for step in range(4):
-        own, partners = (
-            np.concatenate([part[step][name] for part in parts])
-            for name in ("labels", "partner_labels")
-        )
-        assert_array_equal(own, order[step])
-        assert_array_equal(partners, np.roll(order[step], 1))
-        partner_images = np.concatenate([part[step]["partner_images"] for part in parts])
-        assert_array_equal(partner_images[:, 0, 0, 0], partners)
+    for step, parts in enumerate(zip(*shares, strict=True)):
+        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for prefix, numbers in (("", order[step]), ("partner_", np.roll(order[step], 1))):
+            assert_array_equal(batch[f"{prefix}indices"], numbers)
+            assert_array_equal(batch[f"{prefix}labels"], numbers)
+            assert_array_equal(batch[f"{prefix}images"][:, 0, 0, 0], numbers)

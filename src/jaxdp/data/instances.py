@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, BadExample
 from jaxdp.data.masks import check_whole
+from jaxdp.data.resize import pad
 
 Objects = Integer[np.ndarray, "height width"]  # numbers of objects
 CLASS_NAMES = ("background", "cell", "border")
@@ -83,23 +84,19 @@ def targets(
     `class_weights`.
     """
     height, width = real_size(objects)
-    classes, weights = (
-        np.full(objects.shape, IGNORE_LABEL, np.uint8),
-        np.zeros(objects.shape, np.float16),
+    real = objects[:height, :width]
+    apart = np.add(*distances(real))
+    classes = np.where(apart <= BORDER_WIDTH, BORDER, np.where(real > 0, CELL, BACKGROUND))
+    weights = W0 * np.exp(-(apart**2) / (2 * SIGMA**2))
+    size = (objects.shape[0], objects.shape[1])
+    return (
+        pad(classes.astype(np.uint8), size, value=IGNORE_LABEL),
+        pad(weights.astype(np.float16), size, value=0),
     )
-    nearest, second = distances(objects[:height, :width])
-    apart = nearest + second
-    classes[:height, :width] = np.where(
-        apart <= BORDER_WIDTH, BORDER, np.where(objects[:height, :width] > 0, CELL, BACKGROUND)
-    )
-    weights[:height, :width] = W0 * np.exp(-(apart**2) / (2 * SIGMA**2))
-    return classes, weights
 
 
 def real_size(objects: Objects) -> tuple[int, int]:
-    """Returns height and width of an image without what it was filled up by, at the bottom and on
-    the right.
-    """
+    """Returns height and width of an image without its padding at the bottom and right."""
     real = objects != PAD_LABEL
     return int(real.any(1).sum()), int(real.any(0).sum())
 
@@ -111,20 +108,18 @@ class Targets:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[bytes, bytes]] = {}
+        self._kept: dict[int, dict[str, tuple[np.dtype, bytes]]] = {}
 
     def __call__(self, index: int, objects: Objects) -> dict[str, np.ndarray]:
         """Returns the fields `masks` and `border_weights` of an example from its objects'
         numbers.
         """
         if index not in self._kept:
-            classes, weights = targets(objects)
-            self._kept[index] = (
-                zlib.compress(classes.tobytes(), 1),
-                zlib.compress(weights.tobytes(), 1),
-            )
-        classes, weights = (
-            np.frombuffer(zlib.decompress(kept), dtype).reshape(objects.shape)
-            for kept, dtype in zip(self._kept[index], (np.uint8, np.float16), strict=True)
-        )
-        return {"masks": classes, "border_weights": weights}
+            fields = zip(("masks", "border_weights"), targets(objects), strict=True)
+            self._kept[index] = {
+                name: (values.dtype, zlib.compress(values.tobytes(), 1)) for name, values in fields
+            }
+        return {
+            name: np.frombuffer(zlib.decompress(kept), dtype).reshape(objects.shape)
+            for name, (dtype, kept) in self._kept[index].items()
+        }

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_files import (
+    ROOT,
     bad_example,
     noise,
     opened,
@@ -27,14 +28,14 @@ from jaxdp.data.sources import Split
 COUNT, BROKEN = 30, 13
 
 
-def pictures(root: pathlib.Path) -> pathlib.Path:
-    return write(root, split_classes(COUNT)) / "train" / "b" / f"{BROKEN}.png"
+def pictures() -> pathlib.Path:
+    return write(split_classes(COUNT)) / "train" / "b" / f"{BROKEN}.png"
 
 
-def pairs(root: pathlib.Path) -> pathlib.Path:
+def pairs() -> pathlib.Path:
     masks = [noise(number, 8, 8, high=2) for number in range(COUNT)]
-    write(root, with_masks(masks, "train/") | with_masks(masks[:4], "test/"))
-    return root / "train" / "images" / f"{BROKEN}.png"
+    write(with_masks(masks, "train/") | with_masks(masks[:4], "test/"))
+    return ROOT / "train" / "images" / f"{BROKEN}.png"
 
 
 def mask_of(path: pathlib.Path) -> pathlib.Path:
@@ -87,21 +88,20 @@ def mask(*image: Any) -> Callable[[pathlib.Path], None]:
     ],
 )
 def test_a_broken_example_stops_or_is_left_out(
-    tmp_path: pathlib.Path,
     layout: Callable[..., pathlib.Path],
     spoil: Callable[[pathlib.Path], object],
     problem: str,
 ) -> None:
-    path = layout(tmp_path)
-    whole = read(opened(tmp_path, num_classes=2).train)
+    path = layout()
+    whole = read(opened(num_classes=2).train)
     spoil(path)
     remedy = "; fix or remove it, or leave such examples out with --on-bad-example skip$"
     with bad_example(remedy) as caught:
-        read(opened(tmp_path, num_classes=2).train)
+        read(opened(num_classes=2).train)
     assert problem in str(caught.value)
     assert f"{BROKEN}.png" in str(caught.value).split(": ")[0]
 
-    dataset = opened(tmp_path, num_classes=2, on_bad_example="skip")
+    dataset = opened(num_classes=2, on_bad_example="skip")
     found = read(dataset.train)
     row = int(np.flatnonzero(found["weights"] == 0)[0])
     assert found["weights"].sum() == COUNT - 1
@@ -117,35 +117,30 @@ def test_a_broken_example_stops_or_is_left_out(
         assert dataset.std == pytest.approx(good.std((0, 1, 2)), abs=1e-3)
 
 
-def test_a_file_that_goes_away_while_training_is_a_broken_example(tmp_path: pathlib.Path) -> None:
-    path = pictures(tmp_path)
-    dataset = opened(tmp_path)
+def test_a_file_that_goes_away_while_training_is_a_broken_example() -> None:
+    path = pictures()
+    dataset = opened()
     path.unlink()
     with bad_example(f"{BROKEN}.png: cannot be read as an image \\(No such file or directory\\)"):
         read(dataset.train)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_of_broken_examples_alone_is_an_error_either_way(
-    tmp_path: pathlib.Path, split: str
-) -> None:
-    pictures(tmp_path)
-    for path in (tmp_path / split).rglob("*.png"):
+def test_a_split_of_broken_examples_alone_is_an_error_either_way(split: str) -> None:
+    pictures()
+    for path in (ROOT / split).rglob("*.png"):
         path.write_text("no image")
     with refused(rf"nothing of it can be used; .*/{split}/a/00\.png: cannot be read as an image"):
-        opened(tmp_path, on_bad_example="skip")
+        opened(on_bad_example="skip")
 
 
-def test_a_split_of_which_nothing_is_left_names_the_commonest_reason(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_split_of_which_nothing_is_left_names_the_commonest_reason() -> None:
     masks = [np.full((8, 8), number % 2, np.uint8) for number in range(3)]
     write(
-        tmp_path,
         with_masks(masks, "train/") | with_masks([mask // 2 + 7 for mask in masks], "test/"),
     )
-    Image.new("L", (8, 9)).save(tmp_path / "test" / "masks" / "00.png")
-    dataset = opened(tmp_path, on_bad_example="skip")
+    Image.new("L", (8, 9)).save(ROOT / "test" / "masks" / "00.png")
+    dataset = opened(on_bad_example="skip")
     assert read(dataset.train)["weights"].all()
     with refused(
         r"test: none of its 3 examples .*/01\.png: its mask has the value 7, not one of 0"

@@ -3,12 +3,13 @@ set becomes 0 to 255.
 """
 
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from example_files import bad_example, opened, read, read_splits, refused, write
+from example_files import ROOT, bad_example, opened, read, read_splits, refused, write
 from numpy.testing import assert_array_equal
 
 from jaxdp import data
@@ -25,7 +26,10 @@ FLOATS = RNG.normal(3.0, 0.1, (40, 9, 8, 1)).astype(np.float32)
 
 
 def npz(images: np.ndarray, tests: np.ndarray, **settings: str) -> Dataset:
-    labels = {"train_labels": LABELS[: len(images)], "test_labels": LABELS[: len(tests)]}
+    labels: dict[str, Any] = {
+        "train_labels": LABELS[: len(images)],
+        "test_labels": LABELS[: len(tests)],
+    }
     np.savez("set.npz", train_images=images, test_images=tests, **labels)
     return open_dataset(DataConfig.of(dataset="npz:set.npz", **settings))
 
@@ -109,32 +113,32 @@ def test_a_dataset_of_ones_own_needs_a_range() -> None:
         check_dataset(own, DataConfig())
 
 
-def photos(root: pathlib.Path, *shallow: int, count: int = 40) -> pathlib.Path:
+def photos(*shallow: int, root: pathlib.Path = ROOT, count: int = 40) -> pathlib.Path:
     files = {
         f"{'ab'[number % 2]}/{number:02d}.png": (SHALLOW if number in shallow else DEEP)[
             number, ..., 0
         ]
         for number in range(count)
     }
-    return write(root, files)
+    return write(files, root)
 
 
-def test_folders_of_deep_pictures(tmp_path: pathlib.Path) -> None:
-    dataset = opened(photos(tmp_path))
+def test_folders_of_deep_pictures() -> None:
+    dataset = opened(photos())
     assert (dataset.dtype, dataset.image_shape) == ("uint16", (9, 8, 1))
     assert read_splits(dataset, "images") == {image.tobytes() for image in DEEP[..., :1]}
-    resized = read(opened(tmp_path, image_size="4x4").train)["images"]
+    resized = read(opened(image_size="4x4").train)["images"]
     assert resized.dtype == np.uint16
     assert resized.max() > 255
 
 
-def test_a_picture_of_another_depth_than_most_is_named(tmp_path: pathlib.Path) -> None:
-    photos(tmp_path / "one", 12, count=25)
+def test_a_picture_of_another_depth_than_most_is_named() -> None:
+    photos(12, root=ROOT / "one", count=25)
     with bad_example(r"12\.png: has 8 bits a channel \(uint8\), not 16 \(uint16\)"):
-        read_splits(opened(tmp_path / "one"), "images")
-    dataset = opened(tmp_path / "one", on_bad_example="skip")
+        read_splits(opened(ROOT / "one"), "images")
+    dataset = opened(ROOT / "one", on_bad_example="skip")
     splits = dataset.splits().values()
     assert sum(read(split)["weights"].sum() for split in splits) == 24
     # The wider of two that are as many.
     with bad_example(r"00\.png: has 8 bits"):
-        read_splits(opened(photos(tmp_path / "two", 0, 1, count=4)), "images")
+        read_splits(opened(photos(0, 1, root=ROOT / "two", count=4)), "images")

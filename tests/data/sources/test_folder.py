@@ -2,11 +2,10 @@
 say.
 """
 
-import pathlib
 from typing import Any
 
 import pytest
-from example_files import noise, opened, read, read_splits, refused, sizes, with_masks, write
+from example_files import ROOT, noise, opened, read, read_splits, refused, sizes, with_masks, write
 from numpy.testing import assert_array_equal
 from PIL import Image
 
@@ -24,16 +23,14 @@ TRAIN = classes("a", "b", split="train/")
 @pytest.mark.parametrize(
     ("folder", "part"), [("test", "test"), ("val", "validation"), ("validation", "validation")]
 )
-def test_class_folders_under_train_and_another(
-    tmp_path: pathlib.Path, folder: str, part: str
-) -> None:
+def test_class_folders_under_train_and_another(folder: str, part: str) -> None:
     files = classes("cat", "dog", split="train/") | classes("dog", split=f"{folder}/")
     more = {
         "train/cat/deep/er.jpg": noise(9, 5, 6, 3),
         "train/.hidden/x.png": noise(1, 2, 2),
         "train/cat/notes.txt": "x",
     }
-    dataset = opened(write(tmp_path, files | more))
+    dataset = opened(write(files | more))
     assert (dataset.class_names, dataset.num_classes) == (("cat", "dog"), 2)
     assert dataset.image_shape == (5, 6, 3)
     assert list(dataset.splits()) == ["train", part]
@@ -46,12 +43,12 @@ def test_class_folders_under_train_and_another(
     assert dataset.std == pytest.approx(train["images"].std((0, 1, 2)), abs=1e-3)
 
 
-def test_train_val_and_test_are_three_splits(tmp_path: pathlib.Path) -> None:
+def test_train_val_and_test_are_three_splits() -> None:
     for split, count in (("train/", 4), ("val/", 3), ("test/", 2), ("dev/", 1)):
-        write(tmp_path, classes("a", "b", split=split, count=count))
+        write(classes("a", "b", split=split, count=count))
 
     def counts(**settings: Any) -> list[int]:
-        return sizes(opened(tmp_path, **settings))
+        return sizes(opened(**settings))
 
     assert counts() == [8, 6, 4]
     assert counts(validation="none") == [8, 4]
@@ -60,14 +57,14 @@ def test_train_val_and_test_are_three_splits(tmp_path: pathlib.Path) -> None:
     assert counts(train_split="dev", test_split="val") == [2, 6]
     with refused(r"--validation 0.25: .* has validation data of its own; leave the share out"):
         counts(validation="0.25")
-    (tmp_path / "val").rename(tmp_path / "more")
+    (ROOT / "val").rename(ROOT / "more")
     assert counts(validation="0.25") == [6, 2, 4]
     with refused("--validation val: there is no such folder"):
         counts(validation="val")
 
 
-def test_a_tenth_of_each_class_is_held_out_where_there_are_no_parts(tmp_path: pathlib.Path) -> None:
-    root = write(tmp_path, classes("cat", "dog", count=20))
+def test_a_tenth_of_each_class_is_held_out_where_there_are_no_parts() -> None:
+    root = write(classes("cat", "dog", count=20))
     dataset, again = opened(root), opened(root)
     assert sizes(dataset) == [36, 4]
     assert list(read(dataset.test)["labels"]) == [0, 0, 1, 1]
@@ -76,10 +73,10 @@ def test_a_tenth_of_each_class_is_held_out_where_there_are_no_parts(tmp_path: pa
 
 
 @pytest.mark.parametrize("split", ["", "train/"])
-def test_images_beside_masks(tmp_path: pathlib.Path, split: str) -> None:
+def test_images_beside_masks(split: str) -> None:
     masks = [noise(number, 6, 8, high=3) for number in range(20)]
     tests = with_masks(masks[:1], "test/") if split else {}
-    dataset = opened(write(tmp_path, with_masks(masks, split) | tests))
+    dataset = opened(write(with_masks(masks, split) | tests))
     assert (dataset.task, dataset.num_classes) == ("segmentation", 3)
     assert dataset.image_shape == (6, 8, 1)
     assert sizes(dataset) == ([20, 1] if split else [18, 2])
@@ -102,24 +99,24 @@ def test_images_beside_masks(tmp_path: pathlib.Path, split: str) -> None:
     ],
 )
 def test_eight_bit_pictures_are_grey_or_colour(
-    tmp_path: pathlib.Path, picture: Image.Image, channels: int, pixel: tuple[int, ...]
+    picture: Image.Image, channels: int, pixel: tuple[int, ...]
 ) -> None:
     files = {f"{split}/{name}/x.png": picture for split in ("train", "test") for name in "ab"}
-    dataset = opened(write(tmp_path, files))
+    dataset = opened(write(files))
     assert dataset.image_shape == (2, 3, channels)
     assert tuple(read(dataset.train)["images"][0, 1, 2]) == pixel
     assert dataset.std == (1.0,) * channels  # no contrast
 
 
-def test_photographs_are_turned_as_the_camera_was_held(tmp_path: pathlib.Path) -> None:
+def test_photographs_are_turned_as_the_camera_was_held() -> None:
     turned = Image.new("L", (16, 8), 10)
     turned.paste(200, (0, 0, 8, 8))  # left half bright; shown, that is the upper one
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in ("train/a", "train/b", "test/a"):
-        (tmp_path / name).mkdir(parents=True)
-        turned.save(tmp_path / name / "x.jpg", exif=exif, quality=95)
-    dataset = opened(tmp_path)
+        (ROOT / name).mkdir(parents=True)
+        turned.save(ROOT / name / "x.jpg", exif=exif, quality=95)
+    dataset = opened()
     assert dataset.image_shape == (16, 8, 1)
     image = read(dataset.train)["images"][0]
     assert image[:8].min() > 150
@@ -148,7 +145,7 @@ def test_photographs_are_turned_as_the_camera_was_held(tmp_path: pathlib.Path) -
         (
             classes("a", "b"),
             {"train_split": "train[:90%]"},
-            "a folder takes the name of a subfolder",
+            r"--train-split train\[:90%\]: there is no such folder in .*; it holds a/, b/$",
         ),
         (
             classes("a", "b"),
@@ -163,12 +160,11 @@ def test_photographs_are_turned_as_the_camera_was_held(tmp_path: pathlib.Path) -
     ],
 )
 def test_what_a_folder_lacks_is_said_in_one_line(
-    tmp_path: pathlib.Path, files: dict[str, Any], settings: dict[str, Any], message: str
+    files: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
-    root = tmp_path / "pictures"
-    root.mkdir()
+    ROOT.mkdir()
     with refused(message):
-        opened(write(root, files), **settings)
+        opened(write(files), **settings)
 
 
 def test_the_folder_itself_must_be_named_and_be_there() -> None:

@@ -28,16 +28,14 @@ KINDS = {
 }
 
 
-def photos(root: pathlib.Path, first: Image.Image, name: str = "0.png") -> pathlib.Path:
+def photos(first: Image.Image, name: str = "0.png") -> pathlib.Path:
     """Writes a picture in front of colour photos."""
-    return write(root, split_classes(5, 2) | {f"train/a/{name}": first})
+    return write(split_classes(5, 2) | {f"train/a/{name}": first})
 
 
 @pytest.mark.parametrize("on_bad_example", ["error", "skip"])
-def test_one_grey_photo_in_front_drops_no_colour_photo(
-    tmp_path: pathlib.Path, on_bad_example: Any
-) -> None:
-    dataset = opened(photos(tmp_path, GREY), on_bad_example=on_bad_example)
+def test_one_grey_photo_in_front_drops_no_colour_photo(on_bad_example: Any) -> None:
+    dataset = opened(photos(GREY), on_bad_example=on_bad_example)
     found = read(dataset.train)
     assert dataset.image_shape == (8, 8, 3)
     assert found["weights"].sum() == len(dataset.train) == 6
@@ -51,9 +49,9 @@ def on_black(image: Image.Image) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_mode_is_converted_as_prediction_does(tmp_path: pathlib.Path, kind: str) -> None:
+def test_each_mode_is_converted_as_prediction_does(kind: str) -> None:
     picture, name = KINDS[kind], f"0.{'tif' if kind == 'CMYK' else 'png'}"
-    root = photos(tmp_path, picture, name)
+    root = photos(picture, name)
     for channels in (None, 1, 3, 4):
         image = read(opened(root, channels=channels).train)["images"][0]
         assert image.shape == (8, 8, channels or 3)
@@ -66,8 +64,8 @@ def test_each_mode_is_converted_as_prediction_does(tmp_path: pathlib.Path, kind:
             assert_array_equal(image, np.asarray(picture.convert("RGBA")))
 
 
-def test_a_cmyk_jpeg_and_a_transparent_palette(tmp_path: pathlib.Path) -> None:
-    root, palette = photos(tmp_path, KINDS["CMYK"], "0.jpg"), KINDS["P"]
+def test_a_cmyk_jpeg_and_a_transparent_palette() -> None:
+    root, palette = photos(KINDS["CMYK"], "0.jpg"), KINDS["P"]
     palette.save(root / "train/a/0.png", transparency=palette.getpixel((0, 0)))
     with Image.open(root / "train/a/0.jpg") as stored:
         wanted = np.asarray(stored.convert("RGB"))
@@ -77,12 +75,12 @@ def test_a_cmyk_jpeg_and_a_transparent_palette(tmp_path: pathlib.Path) -> None:
     assert found[1].any()
 
 
-def test_grey_alone_is_one_channel_and_a_mask_has_none_of_this(tmp_path: pathlib.Path) -> None:
+def test_grey_alone_is_one_channel_and_a_mask_has_none_of_this() -> None:
     masks = [noise(number, 8, 8, high=2) for number in range(3)]
     for number, kind in enumerate(("L", "1", "LA")):
         pair = {"images": KINDS[kind], "masks": masks[number].astype(np.uint16)}
-        write(tmp_path, {f"{part}/{number}.png": content for part, content in pair.items()})
-    dataset = opened(tmp_path)
+        write({f"{part}/{number}.png": content for part, content in pair.items()})
+    dataset = opened()
     assert dataset.image_shape == (8, 8, 1)
     assert read_splits(dataset, "masks") == {mask.tobytes() for mask in masks}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example, noise, opened, read, refused, with_masks, write
+from example_files import ROOT, bad_example, noise, opened, read, refused, with_masks, write
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageColor
 
@@ -23,9 +23,9 @@ HEX = "000000,ff0000,00ff00,0000ff"
 NUMBERS = np.arange(48, dtype=np.uint8).reshape(6, 8) % 4
 
 
-def split(root: pathlib.Path, *masks: Any, suffix: str = "png") -> pathlib.Path:
+def split(*masks: Any, root: pathlib.Path = ROOT, suffix: str = "png") -> pathlib.Path:
     """Writes masks beside images, as training and as test data."""
-    return write(root, with_masks([*masks], "train/", "test/", suffix=suffix))
+    return write(with_masks([*masks], "train/", "test/", suffix=suffix), root)
 
 
 def masks_of(dataset: Dataset) -> np.ndarray:
@@ -63,62 +63,61 @@ def constant(*values: int) -> np.ndarray:
     ],
 )
 def test_classes_of_masks_are_found(
-    tmp_path: pathlib.Path,
     masks: list[Any],
     settings: dict[str, Any],
     num_classes: int,
     values: set[int],
 ) -> None:
-    dataset = opened(split(tmp_path, *masks), **settings)
+    dataset = opened(split(*masks), **settings)
     assert dataset.num_classes == num_classes
     assert set(np.unique(masks_of(dataset))) == values
 
 
-def test_a_mask_with_a_palette_holds_class_numbers_not_colours(tmp_path: pathlib.Path) -> None:
+def test_a_mask_with_a_palette_holds_class_numbers_not_colours() -> None:
     mask = Image.fromarray(constant(0, 1, 2))
     mask.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200])
-    assert_array_equal(masks_of(opened(split(tmp_path, mask)))[0], constant(0, 1, 2))
+    assert_array_equal(masks_of(opened(split(mask)))[0], constant(0, 1, 2))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
-def test_listed_colours_are_classes(tmp_path: pathlib.Path, mode: str) -> None:
-    root, names = split(tmp_path, *[painted(mode)] * 2), ("ground", "r", "g", "b")
-    dataset = opened(root, mask_values=HEX, class_names=[*names])
+def test_listed_colours_are_classes(mode: str) -> None:
+    names = ("ground", "r", "g", "b")
+    dataset = opened(split(*[painted(mode)] * 2), mask_values=HEX, class_names=[*names])
     assert_array_equal(masks_of(dataset), [NUMBERS] * 2)
     assert (dataset.num_classes, dataset.class_names) == (4, names)
-    other_order = opened(root, mask_values="#0000FF, 00ff00,ff0000,000000")
+    other_order = opened(mask_values="#0000FF, 00ff00,ff0000,000000")
     assert_array_equal(masks_of(other_order), [3 - NUMBERS] * 2)
     if mode != "P":
         words = r"hold 4 colours; name those of class 0, 1, \.\.\.: --mask-values "
         with refused(words) as caught:
-            opened(root)
+            opened()
         flag = str(caught.value).rsplit("--mask-values ", 1)[1]  # ready to paste
         assert sorted(flag.split(",")) == sorted(HEX.split(","))
-        assert opened(root, mask_values=flag).num_classes == 4
+        assert opened(mask_values=flag).num_classes == 4
 
 
-def test_a_colour_that_is_no_class_is_a_bad_example_of_its_file(tmp_path: pathlib.Path) -> None:
+def test_a_colour_that_is_no_class_is_a_bad_example_of_its_file() -> None:
     odd = painted("RGB")
     odd.putpixel((3, 2), (255, 0, 254))
-    split(tmp_path, painted("RGB"), odd, painted("RGB"))
+    split(painted("RGB"), odd, painted("RGB"))
     with bad_example(
         r"train/masks/01\.png: its mask has the colour ff00fe, not one of --mask-values 0000"
     ):
-        masks_of(opened(tmp_path, mask_values=HEX))
-    dataset = opened(tmp_path, mask_values=HEX, on_bad_example="skip")
+        masks_of(opened(mask_values=HEX))
+    dataset = opened(mask_values=HEX, on_bad_example="skip")
     masks_of(dataset)
     assert list(dataset.train.skipped) == [1]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_what_is_transparent_is_black_and_grey_is_a_colour(tmp_path: pathlib.Path) -> None:
+def test_what_is_transparent_is_black_and_grey_is_a_colour() -> None:
     see_through = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
     see_through.putpixel((1, 0), (255, 0, 0, 0))
     grey, colour = np.array([[0, 255]], np.uint8), np.array([[[0, 0, 0], [255, 0, 0]]], np.uint8)
-    write(tmp_path, {"a.png": see_through, "b.png": grey})
-    write(tmp_path, {"c.tif": colour}, photometric="rgb")
+    write({"a.png": see_through, "b.png": grey})
+    write({"c.tif": colour}, photometric="rgb")
 
     def decoded(name: str, values: str) -> np.ndarray:
-        return decode_mask(tmp_path / name, name, MaskValues.parse(values))
+        return decode_mask(ROOT / name, name, MaskValues.parse(values))
 
     assert_array_equal(decoded("a.png", "000000,ff0000"), [[1, 0]])
     assert_array_equal(decoded("b.png", "ffffff,000000"), [[1, 0]])
@@ -128,35 +127,35 @@ def test_what_is_transparent_is_black_and_grey_is_a_colour(tmp_path: pathlib.Pat
         decoded("c.tif", "0,255")
 
 
-def test_photographs_as_masks_are_no_list_of_a_thousand_colours(tmp_path: pathlib.Path) -> None:
+def test_photographs_as_masks_are_no_list_of_a_thousand_colours() -> None:
     words = r"hold over 1000 colours \(.*, \.\.\.\); save them with one colour a class, as PNG"
     with refused(words) as caught:
-        opened(split(tmp_path, *[noise(number, 40, 40, 3) for number in range(2)]))
+        opened(split(*[noise(number, 40, 40, 3) for number in range(2)]))
     assert len(str(caught.value)) < 300
 
 
-def test_values_are_listed_ready_to_paste_and_255_is_then_a_class(tmp_path: pathlib.Path) -> None:
+def test_values_are_listed_ready_to_paste_and_255_is_then_a_class() -> None:
     mask = np.choose(NUMBERS % 3, [0, 128, 255]).astype(np.uint8)
     with refused(
         r"hold 2 values up to 128 \(0, 128\); give --mask-values 0,128,255 if each is a class"
     ):
-        opened(split(tmp_path, mask, mask))
-    dataset = opened(tmp_path, mask_values="0,128,255")
+        opened(split(mask, mask))
+    dataset = opened(mask_values="0,128,255")
     assert_array_equal(masks_of(dataset)[0], NUMBERS % 3)
     assert dataset.num_classes == 3
-    ignoring = masks_of(opened(tmp_path, mask_values="128,0"))[0]
+    ignoring = masks_of(opened(mask_values="128,0"))[0]
     assert_array_equal(ignoring, np.choose(NUMBERS % 3, [1, 0, 255]))
     with bad_example(r"0\.png: its mask has the value 128, not one of --mask-values 0,7"):
-        masks_of(opened(tmp_path, mask_values="0,7", num_classes=2))
+        masks_of(opened(mask_values="0,7", num_classes=2))
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_sixteen_bits_take_listed_values_or_binary(tmp_path: pathlib.Path, suffix: str) -> None:
+def test_sixteen_bits_take_listed_values_or_binary(suffix: str) -> None:
     mask = np.choose(NUMBERS % 3, [0, 1000, 40000]).astype(np.uint16)
     with refused("--mask-values 0,1000,40000 if each is a class, or number the classes"):
-        opened(split(tmp_path, mask, mask, suffix=suffix))
-    assert_array_equal(masks_of(opened(tmp_path, mask_values="0,1000,40000"))[0], NUMBERS % 3)
-    assert_array_equal(masks_of(opened(tmp_path, mask_values="binary"))[0], mask > 0)
+        opened(split(mask, mask, suffix=suffix))
+    assert_array_equal(masks_of(opened(mask_values="0,1000,40000"))[0], NUMBERS % 3)
+    assert_array_equal(masks_of(opened(mask_values="binary"))[0], mask > 0)
 
 
 WIDE = [objects(count, np.uint16) for count in (190, 180, 20)]
@@ -171,38 +170,36 @@ WIDE[1][WIDE[1] == 4] = 0
         (WIDE, "191"),
     ],
 )
-def test_object_numbers_are_asked_about(
-    tmp_path: pathlib.Path, masks: list[np.ndarray], either: str
-) -> None:
+def test_object_numbers_are_asked_about(masks: list[np.ndarray], either: str) -> None:
     words = r"numbers of objects; give --mask-values binary \(0 is background"
     with refused(words) as caught:
-        opened(split(tmp_path, *masks))
+        opened(split(*masks))
     assert either in str(caught.value)
-    dataset = opened(tmp_path, mask_values="binary", class_names=["background", "cell"])
+    dataset = opened(mask_values="binary", class_names=["background", "cell"])
     assert_array_equal(masks_of(dataset), np.stack(masks) > 0)
     highest = int(max(mask.max() for mask in masks))
-    assert opened(tmp_path, num_classes=highest + 1).num_classes == highest + 1
+    assert opened(num_classes=highest + 1).num_classes == highest + 1
 
 
-def test_more_than_255_objects_are_never_classes(tmp_path: pathlib.Path) -> None:
+def test_more_than_255_objects_are_never_classes() -> None:
     wide = np.arange(576, dtype=np.uint16).reshape(24, 24)
     with refused(r"numbers up to 575, .* give --mask-values binary") as caught:
-        opened(split(tmp_path, wide, wide // 2))
+        opened(split(wide, wide // 2))
     assert "--num-classes" not in str(caught.value)
 
 
-def test_many_classes_are_declared_by_their_number_or_names(tmp_path: pathlib.Path) -> None:
+def test_many_classes_are_declared_by_their_number_or_names() -> None:
     rng = np.random.default_rng(0)
     # Each has some of 19 classes.
     streets = [rng.choice(rng.permutation(19)[:9], (24, 24)).astype(np.uint8) for _ in range(12)]
     streets[0].ravel()[:19] = range(19)
-    root = split(tmp_path / "some", *streets)
+    root = split(*streets, root=ROOT / "some")
     with refused(r"up to 18, .* or --num-classes 19 if they are classes"):
         opened(root)
     assert opened(root, num_classes=19).num_classes == 19
     assert opened(root, class_names=[f"class {number}" for number in range(19)]).num_classes == 19
     few = np.resize(np.arange(9, dtype=np.uint8), (24, 24))
-    assert opened(split(tmp_path / "few", few)).num_classes == 9
+    assert opened(split(few, root=ROOT / "few")).num_classes == 9
 
 
 @pytest.mark.parametrize(
@@ -228,13 +225,11 @@ def test_many_classes_are_declared_by_their_number_or_names(tmp_path: pathlib.Pa
         ({"class_names": "a,b,c,d"}, "must be a list of names"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(
-    tmp_path: pathlib.Path, settings: Mapping[str, Any], message: str
-) -> None:
-    split(tmp_path, NUMBERS, NUMBERS)
+def test_settings_that_cannot_be_are_one_line(settings: Mapping[str, Any], message: str) -> None:
+    split(NUMBERS, NUMBERS)
     with refused(message):
-        opened(tmp_path, **settings)
-    dataset = opened(tmp_path, mask_values="7,0,1,2,3", num_classes=5)
+        opened(**settings)
+    dataset = opened(mask_values="7,0,1,2,3", num_classes=5)
     assert_array_equal(masks_of(dataset)[0], NUMBERS + 1)
 
 
@@ -248,9 +243,9 @@ LABELLED = {f"{name}/{number}.png": NUMBERS for name in "ab" for number in range
         (
             {"images/a.png": NUMBERS},
             {},
-            "has the folder images, but no masks; add it: a mask has the name of its image",
+            "images holds 1 images and .*masks no masks; a mask has the name of its image",
         ),
-        ({"masks/a.png": NUMBERS}, {}, "has the folder masks, but no images; add it"),
+        ({"masks/a.png": NUMBERS}, {}, "images holds no images and .*masks 1 masks; a mask has"),
         (
             {"images/a.png": NUMBERS, "masks/a.txt": "x"},
             {},
@@ -291,10 +286,10 @@ LABELLED = {f"{name}/{number}.png": NUMBERS for name in "ab" for number in range
     ],
 )
 def test_folders_that_lack_something_say_so(
-    tmp_path: pathlib.Path, files: Mapping[str, Any], settings: Mapping[str, Any], message: str
+    files: Mapping[str, Any], settings: Mapping[str, Any], message: str
 ) -> None:
     with refused(message):
-        opened(write(tmp_path, files), **settings)
+        opened(write(files), **settings)
 
 
 def test_arrays_take_the_same_values_and_names() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise, read, refused
+from example_files import noise, read, read_splits, refused, sizes
 from numpy.testing import assert_array_equal
 
 from jaxdp.config import DataConfig
 from jaxdp.data.sources import Dataset, open_dataset
 
-LABELS = np.arange(20) % 2
+IMAGES, LABELS = noise(0, 20, 5, 4, 3), np.arange(20) % 2
 
 
 def opened(arrays: dict[str, Any], **settings: Any) -> Dataset:
@@ -23,69 +23,53 @@ def opened(arrays: dict[str, Any], **settings: Any) -> Dataset:
 
 
 def split(images: np.ndarray, targets: np.ndarray, field: str = "labels") -> dict[str, np.ndarray]:
-    return {
-        "train_images": images,
-        f"train_{field}": targets,
-        "test_images": images[:3],
-        f"test_{field}": targets[:3],
-    }
+    pair = {"images": images, field: targets}
+    tests = {f"test_{name}": values[:3] for name, values in pair.items()}
+    return {f"train_{name}": values for name, values in pair.items()} | tests
+
+
+WHOLE = split(IMAGES, LABELS)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
 @pytest.mark.parametrize("column", [False, True])
 def test_images_and_labels(dtype: type, column: bool) -> None:
-    images, labels = noise(0, 20, 5, 4, 3), LABELS.astype(dtype)
-    dataset = opened(
-        split(images, labels[:, None] if column else labels)
-        | {"class_names": np.array(["cat", "dog"])}
-    )
-    assert (dataset.task, dataset.num_classes, dataset.class_names) == (
-        "classification",
-        2,
-        ("cat", "dog"),
-    )
+    labels = LABELS.astype(dtype)
+    names = {"class_names": np.array(["cat", "dog"])}
+    dataset = opened(split(IMAGES, labels[:, None] if column else labels) | names)
+    assert (dataset.task, dataset.num_classes) == ("classification", 2)
+    assert dataset.class_names == ("cat", "dog")
     train, test = read(dataset.train), read(dataset.test)
-    assert_array_equal(train["images"], images)
+    assert_array_equal(train["images"], IMAGES)
     assert_array_equal(train["labels"], labels)
     assert_array_equal(test["labels"], labels[:3])
     assert train["labels"].dtype == np.int32
-    assert dataset.mean == pytest.approx(images.mean((0, 1, 2)), abs=1e-3)
-    assert dataset.std == pytest.approx(images.std((0, 1, 2)), abs=1e-3)
+    assert dataset.mean == pytest.approx(IMAGES.mean((0, 1, 2)), abs=1e-3)
+    assert dataset.std == pytest.approx(IMAGES.std((0, 1, 2)), abs=1e-3)
 
 
 def test_grey_images_get_a_channel_and_the_spelling_of_keras_will_do() -> None:
-    images = noise(0, 20, 5, 4)
-    dataset = opened(
-        {
-            "x_train": images,
-            "y_train": LABELS[:, None],
-            "x_test": images[:3],
-            "y_test": LABELS[:3, None],
-        }
-    )
+    images, labels = noise(0, 20, 5, 4), LABELS[:, None]
+    arrays = {"x_train": images, "y_train": labels, "x_test": images[:3], "y_test": labels[:3]}
+    dataset = opened(arrays)
     assert dataset.image_shape == (5, 4, 1)
     assert_array_equal(read(dataset.train)["images"][..., 0], images)
 
 
 def test_a_tenth_is_held_out_of_a_file_that_is_not_split() -> None:
-    images = noise(0, 20, 5, 4, 3)
-    dataset = opened({"images": images, "labels": LABELS})
-    assert (len(dataset.train), list(read(dataset.test)["labels"])) == (18, [0, 1])
-    both = np.concatenate([read(dataset.train)["images"], read(dataset.test)["images"]])
-    assert {image.tobytes() for image in both} == {image.tobytes() for image in images}
+    dataset = opened({"images": IMAGES, "labels": LABELS})
+    assert (sizes(dataset), list(read(dataset.test)["labels"])) == ([18, 2], [0, 1])
+    assert read_splits(dataset, "images") == {image.tobytes() for image in IMAGES}
 
 
 def test_other_splits_go_by_their_names() -> None:
-    images = noise(0, 20, 5, 4, 3)
-    arrays = split(images, LABELS) | {"val_images": images[:7], "val_labels": LABELS[:7]}
-    assert (len(opened(arrays).test), len(opened(arrays).validation)) == (3, 7)
-    assert (
-        len(opened(arrays, test_split="val").test),
-        opened(arrays, test_split="val").validation,
-    ) == (7, None)
-    assert len(opened(arrays, validation="test", test_split="val").validation) == 3
+    arrays = WHOLE | {"val_images": IMAGES[:7], "val_labels": LABELS[:7]}
+    assert sizes(opened(arrays)) == [20, 7, 3]
+    assert sizes(opened(arrays, test_split="val")) == [20, 7]
+    assert sizes(opened(arrays, validation="test", test_split="val")) == [20, 3, 7]
     del arrays["test_images"]
-    assert (len(opened(arrays).validation), opened(arrays).test) == (7, None)
+    dataset = opened(arrays)
+    assert (sizes(dataset), dataset.test) == ([20, 7], None)
     with refused("--test-split dev: there is no such split; there are train, val"):
         opened(arrays, test_split="dev")
 
@@ -110,7 +94,50 @@ def test_targets_are_images_and_resized_as_such() -> None:
     assert np.corrcoef(resized["targets"].ravel(), blocks.ravel())[0, 1] > 0.9
 
 
-IMAGES = noise(0, 20, 5, 4, 3)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"train_images": IMAGES / 255},
+            r"train_images is float64; pixels must be uint8, .*\* 255\)\.round\(\)\.astype\('uint8'\)",
+        ),
+        ({"train_labels": LABELS[:19]}, "train_images has 20 examples, but train_labels 19"),
+        (
+            {"train_labels": LABELS - 1},
+            "train_labels has values from -1 to 0; class numbers must be at least 0",
+        ),
+        (
+            {"train_labels": np.eye(2, dtype=int)[LABELS]},
+            r"train_labels has the shape \(20, 2\); for these images it must be N$",
+        ),
+        ({"train_labels": LABELS * 0, "test_labels": LABELS[:3] * 0}, "has one class only"),
+        (
+            {"train_labels": LABELS.astype(object)},
+            "train_labels holds Python objects, which are not read",
+        ),
+        (
+            {"train_images": IMAGES[:0], "train_labels": LABELS[:0]},
+            "--train-split train: npz:set.npz has no example there",
+        ),
+        (
+            {"test_images": IMAGES[:0], "test_labels": LABELS[:0]},
+            "--test-split test: .* has no example",
+        ),
+        (
+            {"test_images": noise(0, 3, 9, 9, 3)},
+            r"test_images has examples of the shape \(9, 9, 3\), the training set \(5, 4, 3\);"
+            " .*--image-size",
+        ),
+        (
+            {"test_images": noise(0, 3, 5, 4, 1)},
+            r"test_images has examples of the shape \(5, 4, 1\), the training set \(5, 4, 3\)$",
+        ),
+        ({"class_names": np.array([1, 2])}, "class_names must be one row of text"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_line(changed: dict[str, Any], message: str) -> None:
+    with refused(message):
+        opened(WHOLE | changed)
 
 
 @pytest.mark.parametrize(
@@ -119,63 +146,13 @@ IMAGES = noise(0, 20, 5, 4, 3)
         (
             {"pictures": IMAGES},
             {},
-            (
-                "train_images or what belongs to it is missing; it holds pictures, but should hold"
-                " train_images,"
-            ),
+            "train_images or what belongs to it is missing; it holds pictures, but should hold"
+            " train_images,",
         ),
         (
             {"train_images": IMAGES, "train_labels": LABELS},
             {},
             "test_images or what belongs to it is missing",
-        ),
-        (
-            split(IMAGES / 255, LABELS),
-            {},
-            (
-                r"train_images is float64; pixels must be uint8, .*\*"
-                r" 255\)\.round\(\)\.astype\('uint8'\)"
-            ),
-        ),
-        (split(IMAGES.astype(np.int64), LABELS), {}, "train_images is int64; pixels must be uint8"),
-        (split(IMAGES, LABELS[:19]), {}, "train_images has 20 examples, but train_labels 19"),
-        (
-            split(IMAGES, LABELS - 1),
-            {},
-            "train_labels has values from -1 to 0; class numbers must be at least 0",
-        ),
-        (split(IMAGES, LABELS / 2), {}, "train_labels is float64; class numbers must be integers"),
-        (
-            split(IMAGES, np.eye(2, dtype=int)[LABELS]),
-            {},
-            r"train_labels has the shape \(20, 2\); for these images it must be N$",
-        ),
-        (split(IMAGES, np.zeros(20, int)), {}, "has one class only"),
-        (
-            split(IMAGES, LABELS.astype(object)),
-            {},
-            "train_labels holds Python objects, which are not read",
-        ),
-        (split(IMAGES[:, 0, 0], LABELS), {}, r"train_images has the shape \(20, 3\), not"),
-        (
-            split(IMAGES[:0], LABELS[:0]),
-            {},
-            "--train-split train: npz:set.npz has no example there",
-        ),
-        (
-            split(IMAGES, LABELS) | {"test_images": IMAGES[:0], "test_labels": LABELS[:0]},
-            {},
-            "--test-split test: .* has no example",
-        ),
-        (
-            split(IMAGES, LABELS) | {"test_images": noise(0, 3, 9, 9, 3)},
-            {},
-            r"test_images has examples of the shape \(9, 9, 3\), the training set \(5, 4, 3\); .*--image-size",
-        ),
-        (
-            split(IMAGES, LABELS) | {"test_images": noise(0, 3, 5, 4, 1)},
-            {},
-            r"test_images has examples of the shape \(5, 4, 1\), the training set \(5, 4, 3\)$",
         ),
         (
             split(IMAGES, noise(0, 20, 5, 5), "masks"),
@@ -192,13 +169,8 @@ IMAGES = noise(0, 20, 5, 4, 3)
             {"num_classes": 3},
             "--num-classes 3: .* have 1 channels",
         ),
-        (
-            split(IMAGES, LABELS) | {"class_names": np.array([1, 2])},
-            {},
-            "class_names must be one row of text",
-        ),
-        (split(IMAGES, LABELS), {"num_classes": 1}, "--num-classes 1: npz:set.npz has 2"),
-        (split(IMAGES, LABELS), {"image_size": "5x"}, "--image-size 5x: must be N or HxW"),
+        (WHOLE, {"num_classes": 1}, "--num-classes 1: npz:set.npz has 2"),
+        (WHOLE, {"image_size": "5x"}, "--image-size 5x: must be N or HxW"),
         (
             {"images": IMAGES, "labels": LABELS},
             {"train_split": "train"},

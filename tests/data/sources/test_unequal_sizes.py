@@ -18,21 +18,21 @@ from jaxdp.data.sources import IGNORE_LABEL, open_dataset
 SIZES = [(20, 30), (41, 18), (20, 33), (7, 5), (20, 30), (20, 30)]
 
 
-def pairs(root: pathlib.Path, sizes: list[tuple[int, int]] = SIZES) -> pathlib.Path:
+def pairs(sizes: list[tuple[int, int]] = SIZES) -> pathlib.Path:
     files: dict[str, np.ndarray] = {}
     for split in ("train", "test"):
         for number, size in enumerate(sizes):
             files[f"{split}/images/{number}.png"] = noise(number, *size, 3)
             files[f"{split}/masks/{number}.png"] = noise(number, *size, high=3)
-    return write(root, files)
+    return write(files)
 
 
 @pytest.mark.parametrize(
     ("augment", "side"),
     [(None, 48), (("crop:6",), 48), (("flip", "crop:64"), 64), (("crop:16",), 48)],
 )
-def test_images_with_masks_are_padded(tmp_path: pathlib.Path, augment: Any, side: int) -> None:
-    dataset = opened(pairs(tmp_path), augment=augment)
+def test_images_with_masks_are_padded(augment: Any, side: int) -> None:
+    dataset = opened(pairs(), augment=augment)
     assert (dataset.image_shape, dataset.padded) == ((side, side, 3), True)
     found = read(dataset.train)
     for number, (height, width) in enumerate(SIZES):
@@ -49,17 +49,15 @@ def test_images_with_masks_are_padded(tmp_path: pathlib.Path, augment: Any, side
     assert dataset.std == pytest.approx(pixels.std(0), abs=1e-3)
 
 
-def test_equal_sizes_are_left_unless_a_crop_is_larger(tmp_path: pathlib.Path) -> None:
-    root = pairs(tmp_path, [(20, 30)] * 3)
+def test_equal_sizes_are_left_unless_a_crop_is_larger() -> None:
+    root = pairs([(20, 30)] * 3)
     assert (opened(root).image_shape, opened(root).padded) == ((20, 30, 3), False)
     assert opened(root, augment=("crop:20",)).image_shape == (20, 30, 3)
     assert opened(root, augment=("crop:32",)).image_shape == (32, 32, 3)
 
 
-def test_padding_that_is_wasteful_is_said(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened(pairs(tmp_path, [(16, 16)] * 5 + [(80, 80)]))
+def test_padding_that_is_wasteful_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    opened(pairs([(16, 16)] * 5 + [(80, 80)]))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: ")
     assert "padded to 80x80 pixels, 25 times the area of most of them" in line
@@ -119,7 +117,6 @@ def test_other_sizes_are_refused(text: str) -> None:
     ],
 )
 def test_photos_of_several_sizes_are_cropped_by_default(
-    tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     sizes: list[tuple[int, int]],
     side: int,
@@ -128,23 +125,21 @@ def test_photos_of_several_sizes_are_cropped_by_default(
         f"{'ab'[number % 2]}/{number:02d}.png": photo(*size, number)
         for number, size in enumerate(sizes)
     }
-    dataset = opened(write(tmp_path, photos))
+    dataset = opened(write(photos))
     size, crop = f"resize_crop:{side}", f"random_resized_crop:{side}"
     assert dataset.image_shape == (side, side, 3)
     assert dataset.augment == ("flip", crop)
     assert dataset.defaults["image_size"] == size
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"--image-size {size} and --augment flip {crop} by default")
-    given = opened(tmp_path, image_size=size)
+    given = opened(image_size=size)
     assert_array_equal(read(dataset.train)["images"], read(given.train)["images"])
     assert capsys.readouterr().err == ""
     assert given.augment == ()
 
 
-def test_masks_keep_their_values_and_the_proportions_of_their_images(
-    tmp_path: pathlib.Path,
-) -> None:
-    dataset = opened(pairs(tmp_path), image_size="12x16", num_classes=3)
+def test_masks_keep_their_values_and_the_proportions_of_their_images() -> None:
+    dataset = opened(pairs(), image_size="12x16", num_classes=3)
     found = read(dataset.train)
     assert dataset.image_shape == (12, 16, 3)
     assert set(np.unique(found["masks"])) == {0, 1, 2}
@@ -153,6 +148,6 @@ def test_masks_keep_their_values_and_the_proportions_of_their_images(
     for kind in ("letterbox", "resize_crop"):
         words = f"--image-size {kind}:32: is for classification, not for segmentation; give N or"
         with refused(words):
-            opened(tmp_path, image_size=f"{kind}:32")
+            opened(image_size=f"{kind}:32")
         with refused(words):
             open_dataset(DataConfig(dataset="cells", image_size=f"{kind}:32"))

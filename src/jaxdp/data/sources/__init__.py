@@ -13,19 +13,40 @@ from typing import Any
 import numpy as np
 
 from jaxdp.config import DataConfig, settings_with
-from jaxdp.data.dataset import IGNORE_LABEL as IGNORE_LABEL
-from jaxdp.data.dataset import TARGET_FIELDS as TARGET_FIELDS
-from jaxdp.data.dataset import ArraySource as ArraySource
-from jaxdp.data.dataset import BadExample as BadExample
-from jaxdp.data.dataset import Dataset as Dataset
-from jaxdp.data.dataset import Description as Description
-from jaxdp.data.dataset import Example as Example
-from jaxdp.data.dataset import Source as Source
-from jaxdp.data.opening import check_dataset as check_dataset
-from jaxdp.data.opening import open_found
-from jaxdp.data.request import Request as Request
-from jaxdp.data.split import Split as Split
+from jaxdp.data.dataset import (
+    IGNORE_LABEL,
+    TARGET_FIELDS,
+    ArraySource,
+    BadExample,
+    Dataset,
+    Description,
+    Example,
+    Source,
+)
+from jaxdp.data.opening import check_dataset, open_found
+from jaxdp.data.request import Request
+from jaxdp.data.split import Split
 from jaxdp.registry import ConfigError, Registry, nearest
+
+__all__ = [
+    "IGNORE_LABEL",
+    "TARGET_FIELDS",
+    "ArraySource",
+    "BadExample",
+    "Dataset",
+    "Description",
+    "Example",
+    "Request",
+    "Source",
+    "Split",
+    "check_dataset",
+    "from_folder",
+    "load",
+    "names",
+    "open_dataset",
+    "read_settings",
+    "register",
+]
 
 _datasets: Registry[Callable[[Request], Dataset]] = Registry("dataset", "jaxdp.data.sources")
 register = _datasets.register

@@ -48,7 +48,7 @@ def folder(request: Request) -> Dataset:
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     folders = _split_folders(request, path)
-    has_masks = _holds_pairs(request, next(iter(folders.values())))
+    has_masks = _holds_pairs(next(iter(folders.values())))
     task = request.choose("segmentation" if has_masks else "classification")
     class_names: tuple[str, ...] = ()
     if has_masks:
@@ -196,9 +196,6 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     """Returns the folder of each split, or under an empty name the one folder that holds all."""
     present = _subfolders(path)
     for split, name in request.named_splits.items():
-        if name and "[" in name:
-            remedy = "a folder takes the name of a subfolder; without train and test, a tenth is"
-            raise ConfigError(SPLIT_FLAGS[split], name, f"{remedy} held out")
         if name and name not in present:
             holds = f"there is no such folder in {path}; it holds {_listed(path)}"
             raise ConfigError(SPLIT_FLAGS[split], name, holds)
@@ -240,31 +237,20 @@ def _labelled(
     return files, names
 
 
-def _holds_pairs(request: Request, folder: Path) -> bool:
-    """Returns whether images and masks are there.
-
-    Raises ConfigError for one folder without the other.
-    """
-    present = [kind for kind in ("images", "masks") if (folder / kind).is_dir()]
-    if len(present) == 1 and _subfolders(folder) == present:
-        other = "masks" if present == ["images"] else "images"
-        lacks = f"{folder} has the folder {present[0]}, but no {other}"
-        raise request.error(f"{lacks}; add it: a mask has the name of its image")
-    return len(present) == 2
+def _holds_pairs(folder: Path) -> bool:
+    """Returns whether images and masks are there, or one of them and nothing else."""
+    present, kinds = _subfolders(folder), {"images", "masks"}
+    return kinds <= {*present} or (bool(present) and kinds > {*present})
 
 
 def _pairs(request: Request, folder: Path) -> list[File]:
-    if not _holds_pairs(request, folder):
-        lacks = f"{folder} has no folders images and masks"
-        raise request.error(f"{lacks}; it holds {_listed(folder)}")
     images, masks = (_by_stem(request, folder / kind) for kind in ("images", "masks"))
     if not images or not masks:
-        counts = (
+        raise request.error(
             f"{folder / 'images'} holds {len(images) or 'no'} images and {folder / 'masks'}"
-            f" {len(masks) or 'no'} masks"
+            f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
+            f" {', '.join(SUFFIXES)}"
         )
-        remedy = f"a mask has the name of its image, and is a picture: {', '.join(SUFFIXES)}"
-        raise request.error(f"{counts}; {remedy}")
     if not images.keys() & masks.keys():
         names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
@@ -274,7 +260,7 @@ def _pairs(request: Request, folder: Path) -> list[File]:
 def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
     """Returns the images in a folder by their names without suffix."""
     files: dict[str, Path] = {}
-    for file in find_images(folder):
+    for file in find_images(folder) if folder.is_dir() else ():
         other = files.setdefault(str(file.relative_to(folder).with_suffix("")), file)
         if other != file:
             raise request.error(f"{other} and {file} have the same name; keep one of them")

@@ -55,10 +55,10 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
     config = request.config
     name = ":".join(filter(None, (bare_name, request.argument)))
     if not _NAME.fullmatch(name):
-        forms = f"{bare_name}, or {bare_name}:VERSION"
-        raise request.error(
-            f"write {forms if bare_name else 'tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION'}"
-        )
+        forms = "tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION"
+        if bare_name:
+            forms = f"{bare_name}, or {bare_name}:VERSION"
+        raise request.error(f"write {forms}")
     request.refuse("channels", "tiff", "instances")
     builder = preparation.find_builder(name, request)
     fields = _find_fields(request, builder.info)
@@ -134,9 +134,8 @@ def _find_fields(request: Request, info: Any) -> _Fields:
     """Raises ConfigError if there is no image, or neither a label nor a mask of it."""
     kinds: Any = importlib.import_module("tensorflow_datasets").features
     # Sorted, since features that come from a file come in any order.
-    is_dict = isinstance(info.features, kinds.FeaturesDict)
-    entries: dict[str, Any] = dict(sorted(info.features.items())) if is_dict else {}
-    supervised = [name for name in info.supervised_keys or () if isinstance(name, str)]
+    entries: dict[str, Any] = dict(sorted(getattr(info.features, "items", dict)()))
+    supervised = info.supervised_keys or ()
     channels = {
         name: feature.shape[-1]
         for name, feature in entries.items()
