@@ -170,10 +170,13 @@ def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable
     ]
     list(model(pictures[::4]))
     before = count_compilations()
-    assert [answer.shape for _, answer in model(pictures)] == [
+    shares: list[float] = []
+    assert [answer.shape for _, answer in model(pictures, shares.append)] == [
         (*picture.shape[:2], 2) for picture in pictures
     ]
     assert count_compilations() == before
+    assert sum(shares) == pytest.approx(len(pictures))
+    assert len(shares) > len(pictures)
 
 
 def noise(*sizes: tuple[int, int]) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdp.inference import reach
-from jaxdp.inference.tiles import ALIGNMENT, BATCH, Tiles, join
+from jaxdp.inference.tiles import ALIGNMENT, Tiles, join
 
 RNG = np.random.default_rng(0)
 
@@ -62,12 +62,10 @@ def image(height: int, width: int, channels: int = 1) -> np.ndarray:
 
 
 def predict(
-    tiler: Tiles,
-    network: Callable[[np.ndarray], np.ndarray],
-    picture: np.ndarray,
-    advance: Callable[[float], None] = lambda share: None,
+    tiler: Tiles, network: Callable[[np.ndarray], np.ndarray], picture: np.ndarray
 ) -> np.ndarray:
-    return join(tiler.strips(network, picture, advance), picture.shape[:2])
+    answers = (network(tile[None])[0] for tile in tiler.cut(picture))
+    return join(tiler.blend(picture.shape, answers), picture.shape[:2])
 
 
 def whole(network: Network, picture: np.ndarray, exact: bool = True) -> np.ndarray:
@@ -194,17 +192,11 @@ def test_few_programs() -> None:
     tiler = Tiles(network.output_side, tile=128, overlap=32)
     for height, width in RNG.integers(129, 700, (8, 2)):
         predict(tiler, network, image(height, width))
-    assert set(network.shapes) == {(BATCH, 128, 128, 1)}
+    assert set(network.shapes) == {(1, 128, 128, 1)}
     network.shapes.clear()
     for height, width in RNG.integers(97, 129, (8, 2)):
         predict(tiler, network, image(height, width))
     assert network.shapes == [(1, 128, 128, 1)] * 8
-
-
-def test_progress_is_told() -> None:
-    shares = []
-    predict(Tiles(SAME.output_side, tile=64, overlap=0), SAME, image(64, 64 * 6), shares.append)
-    assert shares == pytest.approx([4 / 6, 2 / 6])
 
 
 def test_a_search_does_not_ask_twice() -> None:
@@ -218,19 +210,15 @@ def test_a_search_does_not_ask_twice() -> None:
 
 
 def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
-    network = Network(lambda batch: np.repeat(batch, 16, -1), lambda side: side)
     peaks = []
     for height in (320, 3200):
-        picture = image(height, 128)
+        picture, tiler = image(height, 128), Tiles(SAME.output_side, tile=64, overlap=32)
         tracemalloc.start()
-        rows = sum(
-            len(strip)
-            for strip in Tiles(network.output_side, tile=64, overlap=32).strips(network, picture)
-        )
+        answers = (np.repeat(tile, 16, -1) for tile in tiler.cut(picture))
+        assert sum(len(strip) for strip in tiler.blend(picture.shape, answers)) == height
         # The image's mirrored copy, and what counts its tiles.
         peaks.append(tracemalloc.get_traced_memory()[1] - 4 * picture.size)
         tracemalloc.stop()
-        assert rows == height
     assert peaks[1] < 1.2 * peaks[0] < 0.5 * 4 * 16 * 3200 * 128
 
 
