@@ -1,5 +1,6 @@
 """Tiles cover every pixel, meet without a seam, and ask for few programs."""
 
+import dataclasses
 import tracemalloc
 from collections.abc import Callable
 
@@ -12,17 +13,12 @@ from jaxdp.inference.tiles import ALIGNMENT, Tiles, join
 RNG = np.random.default_rng(0)
 
 
+@dataclasses.dataclass
 class Network:
-    """Counts the shapes that it is given."""
-
-    def __init__(
-        self, function: Callable[[np.ndarray], np.ndarray], output_side: Callable[[int], int]
-    ) -> None:
-        self.function, self.output_side = function, output_side
-        self.shapes: list[tuple[int, ...]] = []
+    function: Callable[[np.ndarray], np.ndarray]
+    output_side: Callable[[int], int]
 
     def __call__(self, batch: np.ndarray) -> np.ndarray:
-        self.shapes.append(batch.shape)
         return self.function(batch.astype(np.float32))
 
 
@@ -159,9 +155,19 @@ def test_the_smallest_side_whose_answer_is_large_enough() -> None:
         )
 
 
-def test_what_a_network_drops_counts_as_overlap() -> None:
-    assert Tiles(lambda side: side - 64, tile=128, overlap=64).side(256).starts == (0, 128)
-    assert Tiles(lambda side: side - 32, tile=128, overlap=64).side(256).starts == (0, 64, 128)
+@pytest.mark.parametrize(
+    ("dropped", "settings", "starts"),
+    [
+        (64, {"tile": 128, "overlap": 64}, (0, 128)),
+        (32, {"tile": 128, "overlap": 64}, (0, 64, 128)),
+        (4, {"tile": 64, "overlap": 0, "reach": 2}, (0, 64, 128, 192)),
+    ],
+)
+def test_what_a_network_drops_counts_as_overlap_and_reach(
+    dropped: int, settings: dict[str, int], starts: tuple[int, ...]
+) -> None:
+    side = Tiles(lambda side: side - dropped, **settings).side(256)
+    assert (side.starts, side.margin) == (starts, 0)
 
 
 def test_sizes_that_a_network_refuses_are_passed_over() -> None:
@@ -185,18 +191,6 @@ def test_the_size_of_the_training_images_stays_as_it_is() -> None:
     tiler = Tiles(SAME.output_side, tile=512, overlap=64, exact=(50, 70))
     assert [side.input_size for side in tiler.sides((50, 70, 1))] == [50, 70]
     assert [side.input_size for side in tiler.sides((50, 71, 1))] == [64, 96]
-
-
-def test_few_programs() -> None:
-    network = Network(pointwise, lambda side: side)
-    tiler = Tiles(network.output_side, tile=128, overlap=32)
-    for height, width in RNG.integers(129, 700, (8, 2)):
-        predict(tiler, network, image(height, width))
-    assert set(network.shapes) == {(1, 128, 128, 1)}
-    network.shapes.clear()
-    for height, width in RNG.integers(97, 129, (8, 2)):
-        predict(tiler, network, image(height, width))
-    assert network.shapes == [(1, 128, 128, 1)] * 8
 
 
 def test_a_search_does_not_ask_twice() -> None:
@@ -273,15 +267,10 @@ def test_tiles_of_a_network_whose_reach_is_known_are_the_whole(far: int, tile: i
     assert tiler.tile == max(tile, 4 * -(-far // ALIGNMENT) * ALIGNMENT)
     answer = predict(tiler, network, picture)
     # What is held does not grow with the image.
-    assert max(shape[1] for shape in network.shapes) <= tiler.tile
+    assert max(len(each) for each in tiler.cut(picture)) <= tiler.tile
     np.testing.assert_allclose(answer, whole(network, picture, exact=False), rtol=1e-5)
     if far > 2:
         nearer = predict(
             Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4), network, picture
         )
         assert np.abs(nearer - whole(network, picture, exact=False)).max() > 1
-
-
-def test_a_network_that_drops_what_it_does_not_know_needs_no_more() -> None:
-    tiler = Tiles(VALID.output_side, tile=64, overlap=0, reach=2)
-    assert (tiler.tile, tiler.side(128).margin, tiler.side(128).starts) == (64, 0, (0, 64))
