@@ -24,12 +24,14 @@ class PendingImage:
 
     Attributes:
         pixels: as the network takes them; None once a batch has them.
+        limit: how many such images a device takes at a time.
         share: of a batch, that it takes.
         batch: the answers to the batch that it is in, which may be under way.
         position: its place in that batch.
     """
 
     pixels: Pixels | None
+    limit: int
     share: float
     batch: Any = None
     position: int = 0
@@ -46,18 +48,11 @@ class Batches:
         network: maps images (batch, height, width, channels), and the number of devices that share
             them, to answers.
         devices: how many there are.
-        limit: returns how many images of a shape a device takes at a time, a power of two.
     """
 
-    def __init__(
-        self,
-        network: Callable[[np.ndarray, int], Any],
-        devices: int,
-        limit: Callable[[tuple[int, ...]], int],
-    ) -> None:
+    def __init__(self, network: Callable[[np.ndarray, int], Any], devices: int) -> None:
         self._network = network
         self._devices = devices
-        self._limit = limit
         self._programs: dict[tuple[int, ...], set[tuple[int, int]]] = collections.defaultdict(set)
 
     def compute(self, images: Sequence[Pixels]) -> Any:
@@ -80,37 +75,40 @@ class Batches:
         filled = [*images, *[images[-1]] * (each * shards - count)]
         return self._network(np.stack(filled), shards)
 
-    def in_order(self, images: Iterable[Pixels]) -> Iterator[np.ndarray]:
+    def in_order(self, images: Iterable[tuple[Pixels, int]]) -> Iterator[np.ndarray]:
         """Yields the answer to each image, in the order in which they come.
 
         Some batches are given to the devices ahead: while the answers of one are used, the next one
         is computed.
+
+        Args:
+            images: pixels, and how many such images a device takes at a time, a power of two.
         """
         pending: collections.deque[PendingImage] = collections.deque()
-        groups: dict[tuple[int, ...], list[PendingImage]] = collections.defaultdict(list)
+        groups: dict[Any, list[PendingImage]] = collections.defaultdict(list)
         held = 0.0
 
-        def give(shape: tuple[int, ...]) -> None:
-            group = groups.pop(shape)
+        def give(kind: tuple[tuple[int, ...], int]) -> None:
+            group = groups.pop(kind)
             batch = self.compute([image.pixels for image in group if image.pixels is not None])
             for position, image in enumerate(group):
                 image.pixels = None
                 image.batch, image.position = batch, position
 
-        for pixels in images:
-            most = self._devices * self._limit(pixels.shape)
-            pending.append(PendingImage(pixels, 1 / most))
-            groups[pixels.shape].append(pending[-1])
-            if len(groups[pixels.shape]) == most:
-                give(pixels.shape)
+        for pixels, limit in images:
+            kind, most = (pixels.shape, limit), self._devices * limit
+            pending.append(PendingImage(pixels, limit, 1 / most))
+            groups[kind].append(pending[-1])
+            if len(groups[kind]) == most:
+                give(kind)
             held += 1 / most
             while held > _WINDOW:
                 first = pending.popleft()
                 held -= first.share
                 if first.pixels is not None:
-                    give(first.pixels.shape)
+                    give((first.pixels.shape, first.limit))
                 yield first.answer()
-        for shape in list(groups):
-            give(shape)
+        for kind in list(groups):
+            give(kind)
         while pending:
             yield pending.popleft().answer()

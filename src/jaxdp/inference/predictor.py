@@ -35,7 +35,8 @@ TILE = 512  # pixels
 _LEAST_TILE = 64
 _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
 _MOST = 64  # images that a device is given at a time, of a classifier always
-_PIXELS = 4 * TILE**2  # about as many of other images, and of the tiles of a large one
+_TILES = 4  # tiles of a large image that a device is given at a time
+_PIXELS = _TILES * TILE**2  # about as many of other images
 Advance = Callable[[float], None]
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
 # own are not its neighbours'.
@@ -96,8 +97,7 @@ class Predictor:
             state, nothing if self._normalize_first else self._preprocess
         )
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
-        count = len(platform.select_devices(devices))
-        self._batches = Batches(self._compute, count, self._limit)
+        self._batches = Batches(self._compute, len(platform.select_devices(devices)))
         self._overlap = overlap
         self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained)
         self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP if overlap is None else overlap)
@@ -168,22 +168,22 @@ class Predictor:
         """
         pending: collections.deque[Any] = collections.deque()
 
-        def tiles() -> Iterator[np.ndarray]:
+        def tiles() -> Iterator[tuple[np.ndarray, int]]:
             for image in map(self._checked, images):
                 pixels = self._prepared(image)
                 cutter = None if self._classifies else self._tiles(pixels)
-                pending.append((image, pixels.shape, cutter))
-                yield from [pixels] if cutter is None else cutter.cut(pixels)
+                count = 1 if cutter is None else cutter.count(pixels.shape)
+                pending.append((image, pixels.shape, cutter, count))
+                for tile in [pixels] if cutter is None else cutter.cut(pixels):
+                    yield tile, self._limit(tile.shape) if count == 1 else _TILES
 
         answers = self._batches.in_order(tiles())
         for first in answers:
-            image, shape, cutter = pending.popleft()
+            image, shape, cutter, count = pending.popleft()
             if cutter is None:
                 advance(1.0)
                 yield image, first
                 continue
-            rows, columns = cutter.sides(shape)
-            count = len(rows.starts) * len(columns.starts)
             own = itertools.chain([first], itertools.islice(answers, count - 1))
             strips = cutter.blend(shape, _advancing(own, advance, 1 / count))
             if shape[:2] != image.shape[:2]:
