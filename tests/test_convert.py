@@ -199,11 +199,10 @@ def test_weights_are_finite_floats_or_one_line(
     trained: str, own: bool, case: tuple[type, float, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     dtype, factor, expected = case
+    state = reference_state(pyramidnet())
     if own:
         assert convert.main(["export", trained, "--output", "own.safetensors"]) == 0
         state = safetensors.numpy.load_file("own.safetensors")
-    else:
-        state = reference_state(pyramidnet())
     name = "head.bias" if own else "fc.bias"
     with np.errstate(all="ignore"):
         state[name] = ((state[name].astype(np.float64) + 1) * factor).astype(dtype)
