@@ -139,7 +139,7 @@ class Results:
         else:
             labels = np.concatenate([strip.argmax(-1).astype(np.uint8) for strip in strips])
             # Row by row: it takes 8 bytes a pixel.
-            counts = sum(np.bincount(line, minlength=len(names)) for line in labels)
+            counts = np.sum([np.bincount(line, minlength=len(names)) for line in labels], 0)
             shares = [round(share, 6) for share in (counts / labels.size).tolist()]
             row = {"shares": dict(zip(names, shares, strict=True))}
             cells = [f"{share:.6f}" for share in shares]
