@@ -308,7 +308,7 @@ def test_certain_probabilities_give_the_objects_back(number: int) -> None:
     for value in np.unique(objects):
         if (cell & (objects == value)).sum() < 30:  # what others hide but for a rim has no middle
             objects[objects == value] = 0
-    found = instances.separate(certain(objects))
+    found = instances.label_instances(certain(objects))
     assert found.dtype == np.uint16
     assert set(np.unique(found)) == set(range(len(np.unique(objects))))
     assert scores.metrics(scores.sums(objects, found))["f1"] == 1.0
@@ -317,7 +317,7 @@ def test_certain_probabilities_give_the_objects_back(number: int) -> None:
 def test_small_objects_are_left_out() -> None:
     objects = np.zeros((20, 20), int)
     objects[2:8, 2:8], objects[12:15, 12:17], objects[18, 2:6] = 1, 2, 3
-    found = instances.separate(certain(objects))
+    found = instances.label_instances(certain(objects))
     assert np.unique(found).tolist() == [0, 1]
     np.testing.assert_array_equal(found, objects == 1)
 
@@ -408,7 +408,7 @@ def test_pictures_show_objects_by_the_color_of_their_number(
     )
     assert len(shown) == 3
     for (_, truth, found), each, output in zip(shown, objects, outputs, strict=True):
-        for picture, labels in ((truth, each), (found, instances.separate(np.exp(output)))):
+        for picture, labels in ((truth, each), (found, instances.label_instances(np.exp(output)))):
             assert len(np.unique(picture.reshape(-1, 3), axis=0)) == len(np.unique(labels))
         assert {tuple(color) for color in truth[each == 0]} == {tuple(pictures.class_colors(1)[0])}
 

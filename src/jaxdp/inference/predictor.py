@@ -149,19 +149,19 @@ class Predictor:
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of
                 the run's dataset.
-            advance: is told how many more images are done; a large one counts by its tiles.
+            advance: callback(images) for images that are done; a large one counts by its tiles.
 
         Raises:
             ConfigError: for an array that is no such image.
         """
-        for image, answer in self.strips(images, advance):
+        for image, answer in self.answers(images, advance):
             yield image, answer if self._classifies else join(answer, image.shape[:2])
 
-    def strips(
+    def answers(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Any]]:
-        """Yields each image and the answer for each of its pixels as strips (rows, width, outputs),
-        from top to bottom; a classifier's answer is whole.
+        """Yields each image and a classifier's answer to it, or else the answer for each of its
+        pixels as strips (rows, width, outputs) from top to bottom.
 
         Arguments as those of a call. What is held of the answer to a large image is a row of tiles,
         however large it is; where images are resized, all of it.
@@ -177,14 +177,14 @@ class Predictor:
                 for tile in [pixels] if cutter is None else cutter.cut(pixels):
                     yield tile, self._limit(tile.shape) if count == 1 else _TILES
 
-        answers = self._batches.in_order(tiles())
-        for first in answers:
+        queue = self._batches.in_order(tiles())
+        for first in queue:
             image, shape, cutter, count = pending.popleft()
             if cutter is None:
                 advance(1.0)
                 yield image, first
                 continue
-            own = itertools.chain([first], itertools.islice(answers, count - 1))
+            own = itertools.chain([first], itertools.islice(queue, count - 1))
             strips = cutter.blend(shape, _advancing(own, advance, 1 / count))
             if shape[:2] != image.shape[:2]:
                 strips = iter([_resize_answer(join(strips, shape[:2]), image.shape[:2])])

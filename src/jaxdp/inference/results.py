@@ -132,7 +132,7 @@ class Results:
     ) -> tuple[Row, list[Any]]:
         names = self._description.class_names
         if self._description.instances:  # a watershed needs the probabilities of the whole image
-            labels = instances.separate(np.concatenate([strip.copy() for strip in strips]))
+            labels = instances.label_instances(np.concatenate([strip.copy() for strip in strips]))
             count = int(labels.max(initial=0))
             area = round(np.count_nonzero(labels) / max(count, 1), 2)
             row, cells = {"objects": count, "mean_area_pixels": area}, [count, area]

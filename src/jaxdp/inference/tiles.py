@@ -53,7 +53,7 @@ class Side:
         """Returns by how much each pixel of each answer counts: at each pixel of the image the
         weights sum to 1.
 
-        They rise as a squared sine over what tiles share beside the margins, because an answer is
+        They rise as a squared sine over what tiles share except the margins, because an answer is
         worst where its tile ends.
         """
         overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
