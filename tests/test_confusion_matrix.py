@@ -37,14 +37,12 @@ def labels(figure: Figure) -> tuple[list[str], list[str]]:
 
 def overlaps(figure: Figure) -> bool:
     """Whether names beside the matrix overlap one another, as they were drawn."""
+    axes = figure.axes[0]
     tops, lefts = (
-        sorted((box.y0, box.y1) if dim else (box.x0, box.x1) for box in boxes)
-        for dim, boxes in (
-            (1, [tick.get_window_extent() for tick in figure.axes[0].get_yticklabels()]),
-            (0, [tick.get_window_extent() for tick in figure.axes[0].get_xticklabels()]),
-        )
+        sorted(tick.get_window_extent().get_points()[:, dim].tolist() for tick in ticks)
+        for dim, ticks in ((1, axes.get_yticklabels()), (0, axes.get_xticklabels()))
     )
-    turned = figure.axes[0].get_xticklabels()[0].get_rotation() == 45
+    turned = axes.get_xticklabels()[0].get_rotation() == 45
     return any(
         high > low
         for each in ([tops] if turned else [tops, lefts])
@@ -67,7 +65,7 @@ def test_it_is_legible_for_few_and_for_many_classes(
     )
     (figure,) = figures
     assert drawing.dtype == np.uint8
-    title = figure.findobj(lambda artist: artist is figure._suptitle)[0].get_window_extent()  # pyright: ignore
+    title = figure._suptitle.get_window_extent()  # pyright: ignore
     assert title.x0 >= 0
     assert title.x1 <= drawing.shape[1]
     assert labels(figure) == (names[::every], names[::every])

@@ -270,27 +270,29 @@ def test_objects_are_counted_as_one_would_by_hand(number: int) -> None:
     assert 0 < metrics["average_precision"] < metrics["f1"] < 1
 
 
-def test_small_cases() -> None:
-    square = np.zeros((8, 8), int)
-    square[2:6, 2:6] = 5
-    halves = square.copy()
-    halves[2:6, 4:6] = 9
-    third = square.copy()
-    third[2:6, 2:4] = 0
-    third[2, 3] = 5  # 9 of 16 pixels
-    nothing = np.zeros_like(square)
-    for actual, predicted, f1, precision in [
-        (square, 2 * square, 1.0, 1.0),
-        (square, halves, 0.0, 0.0),  # an IoU of exactly 0.5 is not above it
-        (halves, square, 0.0, 0.0),
-        (square, third, 1.0, 0.2),  # 0.5625 is above 0.5 and 0.55
-        (square, nothing, 0.0, 0.0),
-        (nothing, square, 0.0, 0.0),
-    ]:
-        assert scores.metrics(scores.sums(actual, predicted)) == pytest.approx(
-            {"f1": f1, "average_precision": precision}
-        )
-    assert scores.metrics(scores.sums(nothing, nothing)) == {}
+SQUARE, HALVES, THIRD, NOTHING = np.zeros((4, 8, 8), int)
+SQUARE[2:6, 2:6] = HALVES[2:6, 2:4] = 5
+HALVES[2:6, 4:6] = 9
+THIRD[2:6, 4:6] = THIRD[2, 3] = 5  # 9 of 16 pixels
+
+
+@pytest.mark.parametrize(
+    ("actual", "predicted", "f1", "precision"),
+    [
+        (SQUARE, 2 * SQUARE, 1.0, 1.0),
+        (SQUARE, HALVES, 0.0, 0.0),  # an IoU of exactly 0.5 is not above it
+        (HALVES, SQUARE, 0.0, 0.0),
+        (SQUARE, THIRD, 1.0, 0.2),  # 0.5625 is above 0.5 and 0.55
+        (SQUARE, NOTHING, 0.0, 0.0),
+        (NOTHING, SQUARE, 0.0, 0.0),
+    ],
+)
+def test_small_cases(
+    actual: np.ndarray, predicted: np.ndarray, f1: float, precision: float
+) -> None:
+    found = scores.metrics(scores.sums(actual, predicted))
+    assert found == pytest.approx({"f1": f1, "average_precision": precision})
+    assert scores.metrics(scores.sums(NOTHING, NOTHING)) == {}
     assert scores.metrics({"loss": 1.0}) == {}
 
 
@@ -306,7 +308,7 @@ def test_certain_probabilities_give_the_objects_back(number: int) -> None:
     for value in np.unique(objects):
         if (cell & (objects == value)).sum() < 30:  # what others hide but for a rim has no middle
             objects[objects == value] = 0
-    found = instances.separate(certain(objects))
+    found = instances.label_instances(certain(objects))
     assert found.dtype == np.uint16
     assert set(np.unique(found)) == set(range(len(np.unique(objects))))
     assert scores.metrics(scores.sums(objects, found))["f1"] == 1.0
@@ -315,7 +317,7 @@ def test_certain_probabilities_give_the_objects_back(number: int) -> None:
 def test_small_objects_are_left_out() -> None:
     objects = np.zeros((20, 20), int)
     objects[2:8, 2:8], objects[12:15, 12:17], objects[18, 2:6] = 1, 2, 3
-    found = instances.separate(certain(objects))
+    found = instances.label_instances(certain(objects))
     assert np.unique(found).tolist() == [0, 1]
     np.testing.assert_array_equal(found, objects == 1)
 
@@ -390,27 +392,24 @@ def test_pictures_show_objects_by_the_color_of_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(
-        pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or np.zeros((1, 1, 3), np.uint8)
-    )
+    blank = np.zeros((1, 1, 3), np.uint8)
+    monkeypatch.setattr(pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or blank)
     objects = np.stack([cells(number) for number in range(3)])
-    dataset = arrays(12, test=(np.stack([image_of(each) for each in objects])[..., None], objects))
+    images = np.stack([image_of(each) for each in objects])[..., None]
     outputs = np.log(np.stack([certain(each) for each in objects]))
-    task = Segmentation(3)
     outcome.draw(
         pathlib.Path(),
         title="",
-        task=task,
-        source=dataset.test,
+        task=Segmentation(3),
+        source=arrays(12, test=(images, objects)).test,
         sums={},
         predict=lambda _: outputs,
         separate=plots._objects,
     )
     assert len(shown) == 3
     for (_, truth, found), each, output in zip(shown, objects, outputs, strict=True):
-        colors = [np.unique(picture.reshape(-1, 3), axis=0) for picture in (truth, found)]
-        assert len(colors[0]) == len(np.unique(each))
-        assert len(colors[1]) == len(np.unique(instances.separate(np.exp(output))))
+        for picture, labels in ((truth, each), (found, instances.label_instances(np.exp(output)))):
+            assert len(np.unique(picture.reshape(-1, 3), axis=0)) == len(np.unique(labels))
         assert {tuple(color) for color in truth[each == 0]} == {tuple(pictures.class_colors(1)[0])}
 
 

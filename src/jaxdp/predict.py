@@ -177,7 +177,7 @@ def main(config: PredictConfig) -> int:
         for image in known
     )
     with predictions.progress(len(known), hidden=config.json and sys.stdout.isatty()) as advance:
-        answers = predictor.strips(images, advance)
+        answers = predictor.answers(images, advance)
         for image, (pixels, answer) in zip(known, answers, strict=True):
             row = results.add(image.file, pixels, answer)
             if config.json:

@@ -181,7 +181,7 @@ class Result:
         answers = [answer for _, answer in self._predictor([_as_image(image) for image in items])]
         if self.description.answer == "segmentation" and not probabilities:
             if self.description.instances:
-                answers = [instances.separate(answer) for answer in answers]
+                answers = [instances.label_instances(answer) for answer in answers]
             else:
                 answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
         as_list = several and self.description.answer != "classification"

@@ -1,6 +1,7 @@
 """Crops, flips and quarter turns against NumPy and Pillow."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -16,12 +17,12 @@ IMAGE = np.arange(1, 31, dtype=np.float32).reshape(6, 5, 1)  # all pixels differ
 MASK = IMAGE[..., 0].astype(np.int32)
 
 
-def apply(word: str, example: dict[str, Any], number: int) -> dict[str, np.ndarray]:
+def apply(word: Any, example: dict[str, Any], number: int) -> dict[str, np.ndarray]:
+    """Returns the example moved this many times, by a word or by an augmentation."""
     keys = jax.random.split(jax.random.key(0), number)
-    moved = jax.jit(jax.vmap(create(word), (None, 0)))(
-        {name: jnp.asarray(value) for name, value in example.items()}, keys
-    )
-    return {name: np.asarray(value) for name, value in moved.items()}
+    augmentation = create(word) if isinstance(word, str) else word
+    moved = jax.jit(jax.vmap(augmentation, (None, 0)))(jax.tree.map(jnp.asarray, example), keys)
+    return jax.tree.map(np.asarray, moved)
 
 
 def count_matches(results: np.ndarray, candidates: list[np.ndarray]) -> np.ndarray:
@@ -78,22 +79,18 @@ def test_crop_of_images_that_were_filled_up_lies_on_what_is_real() -> None:
     mask[2:9, 3:7] = np.arange(28).reshape(7, 4)
     image = np.arange(120, dtype=np.float32).reshape(12, 10, 1)
 
-    def cropped(word: str, mask: np.ndarray) -> dict[str, np.ndarray]:
-        keys, crop = jax.random.split(jax.random.key(0), 2000), create(word).within_valid()
-        moved = jax.jit(jax.vmap(crop, (None, 0)))(
-            {"images": jnp.asarray(image), "masks": jnp.asarray(mask)}, keys
-        )
-        return {name: np.asarray(value) for name, value in moved.items()}
+    def cropped(size: int, mask: np.ndarray) -> dict[str, np.ndarray]:
+        crop = create(f"crop:{size}").within_valid()
+        return apply(crop, {"images": image, "masks": mask}, 2000)
 
-    moved = cropped("crop:3", mask)
-    tiles = [
-        image[row : row + 3, column : column + 3] for row in range(2, 7) for column in range(3, 5)
-    ]
+    moved = cropped(3, mask)
+    corners = itertools.product(range(2, 7), range(3, 5))
+    tiles = [image[row : row + 3, column : column + 3] for row, column in corners]
     assert_alike(count_matches(moved["images"], tiles))
     assert (moved["masks"] != 255).all()
     # Larger than what is real: all of that.
-    assert ((cropped("crop:8", mask)["masks"] != 255).sum((1, 2)) == 28).all()
-    assert cropped("crop:3", np.full_like(mask, 255))["images"].shape == (2000, 3, 3, 1)
+    assert ((cropped(8, mask)["masks"] != 255).sum((1, 2)) == 28).all()
+    assert cropped(3, np.full_like(mask, 255))["images"].shape == (2000, 3, 3, 1)
 
 
 PHOTO = np.random.default_rng(0).uniform(0, 255, (40, 60, 3)).astype(np.float32)
@@ -127,23 +124,16 @@ def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -
     rng, theirs = np.random.default_rng(0), []
     for _ in range(4000):  # torchvision.transforms.RandomResizedCrop.get_params
         for _ in range(10):
-            area, ratio = (
-                height * width * rng.uniform(0.08, 1),
-                np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))),
-            )
+            area = height * width * rng.uniform(0.08, 1)
+            ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
             w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
-                theirs.append(
-                    (rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w)
-                )
+                place = rng.integers(0, height - h + 1), rng.integers(0, width - w + 1)
                 break
         else:
-            w, h = width, height
-            if width / height < 3 / 4:
-                h = round(w / (3 / 4))
-            elif width / height > 4 / 3:
-                w = round(h * 4 / 3)
-            theirs.append(((height - h) // 2, (width - w) // 2, h, w))
+            w, h = min(width, round(height * 4 / 3)), min(height, round(width / (3 / 4)))
+            place = (height - h) // 2, (width - w) // 2
+        theirs.append((*place, h, w))
     for ours, other in zip((top, left, tall, wide), np.transpose(theirs), strict=True):
         spread = max(other.std(), 1e-9)
         assert abs(ours.mean() - other.mean()) < 5 * spread * np.sqrt(2 / 4000) + 1e-9

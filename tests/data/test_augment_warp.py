@@ -123,7 +123,7 @@ def test_rotate_turns_about_the_centre() -> None:
     turned = jax.jit(create("rotate:40"))({"images": jnp.asarray(IMAGE)}, KEYS[0])["images"][..., 0]
     # Rows count downwards, so a positive angle from rows to columns is anticlockwise, as Pillow's.
     expected, opposite = (
-        PICTURE.rotate(sign * angles[0], Image.Resampling.BILINEAR) for sign in (-1, 1)
+        np.asarray(PICTURE.rotate(sign * angles[0], Image.Resampling.BILINEAR)) for sign in (-1, 1)
     )
     error, other = (np.abs(turned - picture).max() for picture in (expected, opposite))
     assert min(error, other) < 2e-2 < max(error, other)

@@ -97,6 +97,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
+def run_predict(run: object, flags: str, code: int = 0) -> None:
+    assert predict.main([str(run), *flags.split()]) == code
+
+
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -110,16 +114,10 @@ def test_classes_of_files_are_those_of_the_test_set(
     test = open_dataset("digits").test
     for number in range(len(test)):
         save(f"digits/{number:03}.png", test[number]["images"])
-    assert (
-        predict.main(
-            [str(runs["digits"]), "digits", "--csv", "kept/predictions.csv", "--top-k", "2"]
-        )
-        == 0
-    )
+    run_predict(runs["digits"], "digits --csv kept/predictions.csv --top-k 2")
     shown = capsys.readouterr()
     assert shown.err == ""
-    with pathlib.Path("kept/predictions.csv").open(newline="") as file:
-        rows = list(csv.reader(file))[1:]
+    rows = list(csv.reader(pathlib.Path("kept/predictions.csv").read_text().splitlines()))[1:]
     assert [row[0] for row in rows] == [f"digits/{number:03}.png" for number in range(len(test))]
     probabilities = np.array([row[1:] for row in rows], float)
     first, second = np.argsort(-probabilities, 1)[:, :2].T
@@ -170,10 +168,13 @@ def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable
     ]
     list(model(pictures[::4]))
     before = count_compilations()
-    assert [answer.shape for _, answer in model(pictures)] == [
+    shares: list[float] = []
+    assert [answer.shape for _, answer in model(pictures, shares.append)] == [
         (*picture.shape[:2], 2) for picture in pictures
     ]
     assert count_compilations() == before
+    assert sum(shares) == pytest.approx(len(pictures))
+    assert len(shares) > len(pictures)
 
 
 def noise(*sizes: tuple[int, int]) -> list[np.ndarray]:
@@ -228,8 +229,7 @@ def test_images_of_one_size_are_computed_together_wherever_they_stand(
 def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = cells()
     save("in/one.png", first), save("in/deep/two.two.png", second)
-    flags = "in --output-dir out --csv shares.csv"
-    assert predict.main([str(runs["cells"]), *flags.split()]) == 0
+    run_predict(runs["cells"], "in --output-dir out --csv shares.csv")
     assert sorted(str(path) for path in pathlib.Path("out").rglob("*.*")) == [
         "out/deep/two.two-mask.png",
         "out/deep/two.two-overlay.png",
@@ -261,8 +261,8 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     probabilities = predict.predict(runs["cells"], [first, "in/deep/two.two.png"])
     np.testing.assert_allclose(np.stack(probabilities), softmax(expected), atol=1e-5)
 
-    assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
-    assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
+    for _ in range(2):
+        run_predict(runs["cells"], "in --output-dir in/out --json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     # And not the masks within.
     assert [line["file"] for line in lines] == ["in/deep/two.two.png", "in/one.png"] * 2
@@ -275,7 +275,7 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
 def test_images(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     image = open_dataset("digits-denoise").test[3]["images"]
     save("noisy.png", image)
-    assert predict.main([str(runs["denoise"]), "noisy.png", "--output-dir", "out"]) == 0
+    run_predict(runs["denoise"], "noisy.png --output-dir out")
     expected = (network(runs["denoise"])(image[None])[0].clip(0, 1) * 255).round()
     with Image.open("out/noisy-prediction.png") as written:
         assert written.mode == "L"
@@ -311,8 +311,7 @@ def test_tiles_of_a_network_agree_with_the_whole(
     assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
     save("large.png", image)
     for flags, note in (("", "to meet without a seam"), (" --overlap 32", "")):
-        command = f"{runs['cells']} large.png --output-dir out --tile 64{flags}"
-        assert predict.main(command.split()) == 0
+        run_predict(runs["cells"], f"large.png --output-dir out --tile 64{flags}")
         assert note in capsys.readouterr().err
         overlap = 32 if flags else None
         (answer,) = predict.predict(runs["cells"], [image], tile=64, overlap=overlap)
@@ -368,7 +367,7 @@ def test_images_are_resized_where_the_dataset_was_and_answers_back(
     assert np.mean(back.argmax(-1) == same.argmax(-1)) > 0.97
     np.testing.assert_allclose(answer.sum(-1), 1, atol=1e-5)
     save("large.png", large)
-    assert predict.main([run, "large.png", "--output-dir", "out"]) == 0
+    run_predict(run, "large.png --output-dir out")
     shown = capsys.readouterr()
     assert "1 of 1 images is not 96x96 pixels: resized" in shown.err
     assert "200x120" in shown.out
@@ -407,7 +406,7 @@ def test_a_run_in_bfloat16_predicts_in_it(runs: Runs) -> None:
 def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
         save(f"{number}.png", np.full((10, 12, 3), 80 * number, np.uint8))
-    assert predict.main([str(runs["digits"]), "0.png", "1.png", "2.png"]) == 0
+    run_predict(runs["digits"], "0.png 1.png 2.png")
     notes = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in notes] == ["note", "note", "warning"]
     assert "3 of 3 images are in colour: made grey" in notes[0]
@@ -420,23 +419,17 @@ def test_broken_images_are_left_out_if_wanted(
 ) -> None:
     save("in/good.png", cells(1)[0])
     pathlib.Path("in/broken.png").write_bytes(pathlib.Path("in/good.png").read_bytes()[:90])
-    flags = [str(runs["cells"]), "in", "--output-dir", "out"]
-    assert predict.main(flags) == 2
+    run_predict(runs["cells"], "in --output-dir out", 2)
     assert "in/broken.png: cannot be read as an image (image file is truncated)" in one_line(capsys)
     assert not pathlib.Path("out").exists()
-    assert predict.main([*flags, "--on-bad-example", "skip"]) == 0
+    run_predict(runs["cells"], "in --output-dir out --on-bad-example skip")
     shown = capsys.readouterr()
     assert "in/good.png" in shown.out
     assert "broken" not in shown.out
     assert shown.err.splitlines()[0].startswith("warning: in/broken.png: cannot be read")
     assert shown.err.splitlines()[-1] == "warning: 1 of 2 images were left out"
     assert len(list(pathlib.Path("out").iterdir())) == 2
-    assert (
-        predict.main(
-            [str(runs["cells"]), "in/broken.png", "--output-dir", "out", "--on-bad-example", "skip"]
-        )
-        == 2
-    )
+    run_predict(runs["cells"], "in/broken.png --output-dir out --on-bad-example skip", 2)
     assert "no image is left" in capsys.readouterr().err
 
 
@@ -482,7 +475,7 @@ def test_bad_input_is_one_line_and_code_2(
     os.mkfifo("fifo")
     pathlib.Path("to_device").symlink_to("/dev/null")
     before = sorted(pathlib.Path().rglob("*"))
-    assert predict.main([str(runs.get(run, run)), *flags.split()]) == 2
+    run_predict(runs.get(run, run), flags, 2)
     line = one_line(capsys)
     assert line.startswith("jaxdp.predict: error: ")
     for text in named:
@@ -496,7 +489,7 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
     link = pathlib.Path("link.csv")
     link.symlink_to("kept/target.csv")  # which is not there yet the first time
     for _ in range(2):
-        assert predict.main([str(runs["digits"]), "a.png", "--csv", "link.csv"]) == 0
+        run_predict(runs["digits"], "a.png --csv link.csv")
         assert link.is_symlink()
         assert pathlib.Path("kept/target.csv").read_text().startswith("file,0,1")
         assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]

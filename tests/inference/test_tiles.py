@@ -1,5 +1,6 @@
 """Tiles cover every pixel, meet without a seam, and ask for few programs."""
 
+import dataclasses
 import tracemalloc
 from collections.abc import Callable
 
@@ -7,22 +8,17 @@ import numpy as np
 import pytest
 
 from jaxdp.inference import reach
-from jaxdp.inference.tiles import ALIGNMENT, BATCH, Tiles, join
+from jaxdp.inference.tiles import ALIGNMENT, Tiles, join
 
 RNG = np.random.default_rng(0)
 
 
+@dataclasses.dataclass
 class Network:
-    """Counts the shapes that it is given."""
-
-    def __init__(
-        self, function: Callable[[np.ndarray], np.ndarray], output_side: Callable[[int], int]
-    ) -> None:
-        self.function, self.output_side = function, output_side
-        self.shapes: list[tuple[int, ...]] = []
+    function: Callable[[np.ndarray], np.ndarray]
+    output_side: Callable[[int], int]
 
     def __call__(self, batch: np.ndarray) -> np.ndarray:
-        self.shapes.append(batch.shape)
         return self.function(batch.astype(np.float32))
 
 
@@ -62,12 +58,10 @@ def image(height: int, width: int, channels: int = 1) -> np.ndarray:
 
 
 def predict(
-    tiler: Tiles,
-    network: Callable[[np.ndarray], np.ndarray],
-    picture: np.ndarray,
-    advance: Callable[[float], None] = lambda share: None,
+    tiler: Tiles, network: Callable[[np.ndarray], np.ndarray], picture: np.ndarray
 ) -> np.ndarray:
-    return join(tiler.strips(network, picture, advance), picture.shape[:2])
+    answers = (network(tile[None])[0] for tile in tiler.cut(picture))
+    return join(tiler.blend(picture.shape, answers), picture.shape[:2])
 
 
 def whole(network: Network, picture: np.ndarray, exact: bool = True) -> np.ndarray:
@@ -161,9 +155,19 @@ def test_the_smallest_side_whose_answer_is_large_enough() -> None:
         )
 
 
-def test_what_a_network_drops_counts_as_overlap() -> None:
-    assert Tiles(lambda side: side - 64, tile=128, overlap=64).side(256).starts == (0, 128)
-    assert Tiles(lambda side: side - 32, tile=128, overlap=64).side(256).starts == (0, 64, 128)
+@pytest.mark.parametrize(
+    ("dropped", "settings", "starts"),
+    [
+        (64, {"tile": 128, "overlap": 64}, (0, 128)),
+        (32, {"tile": 128, "overlap": 64}, (0, 64, 128)),
+        (4, {"tile": 64, "overlap": 0, "reach": 2}, (0, 64, 128, 192)),
+    ],
+)
+def test_what_a_network_drops_counts_as_overlap_and_reach(
+    dropped: int, settings: dict[str, int], starts: tuple[int, ...]
+) -> None:
+    side = Tiles(lambda side: side - dropped, **settings).side(256)
+    assert (side.starts, side.margin) == (starts, 0)
 
 
 def test_sizes_that_a_network_refuses_are_passed_over() -> None:
@@ -189,24 +193,6 @@ def test_the_size_of_the_training_images_stays_as_it_is() -> None:
     assert [side.input_size for side in tiler.sides((50, 71, 1))] == [64, 96]
 
 
-def test_few_programs() -> None:
-    network = Network(pointwise, lambda side: side)
-    tiler = Tiles(network.output_side, tile=128, overlap=32)
-    for height, width in RNG.integers(129, 700, (8, 2)):
-        predict(tiler, network, image(height, width))
-    assert set(network.shapes) == {(BATCH, 128, 128, 1)}
-    network.shapes.clear()
-    for height, width in RNG.integers(97, 129, (8, 2)):
-        predict(tiler, network, image(height, width))
-    assert network.shapes == [(1, 128, 128, 1)] * 8
-
-
-def test_progress_is_told() -> None:
-    shares = []
-    predict(Tiles(SAME.output_side, tile=64, overlap=0), SAME, image(64, 64 * 6), shares.append)
-    assert shares == pytest.approx([4 / 6, 2 / 6])
-
-
 def test_a_search_does_not_ask_twice() -> None:
     asked = []
     tiler = Tiles(lambda side: asked.append(side) or side - 4, tile=256, overlap=32)
@@ -218,19 +204,15 @@ def test_a_search_does_not_ask_twice() -> None:
 
 
 def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
-    network = Network(lambda batch: np.repeat(batch, 16, -1), lambda side: side)
     peaks = []
     for height in (320, 3200):
-        picture = image(height, 128)
+        picture, tiler = image(height, 128), Tiles(SAME.output_side, tile=64, overlap=32)
         tracemalloc.start()
-        rows = sum(
-            len(strip)
-            for strip in Tiles(network.output_side, tile=64, overlap=32).strips(network, picture)
-        )
+        answers = (np.repeat(tile, 16, -1) for tile in tiler.cut(picture))
+        assert sum(len(strip) for strip in tiler.blend(picture.shape, answers)) == height
         # The image's mirrored copy, and what counts its tiles.
         peaks.append(tracemalloc.get_traced_memory()[1] - 4 * picture.size)
         tracemalloc.stop()
-        assert rows == height
     assert peaks[1] < 1.2 * peaks[0] < 0.5 * 4 * 16 * 3200 * 128
 
 
@@ -285,15 +267,10 @@ def test_tiles_of_a_network_whose_reach_is_known_are_the_whole(far: int, tile: i
     assert tiler.tile == max(tile, 4 * -(-far // ALIGNMENT) * ALIGNMENT)
     answer = predict(tiler, network, picture)
     # What is held does not grow with the image.
-    assert max(shape[1] for shape in network.shapes) <= tiler.tile
+    assert max(len(each) for each in tiler.cut(picture)) <= tiler.tile
     np.testing.assert_allclose(answer, whole(network, picture, exact=False), rtol=1e-5)
     if far > 2:
         nearer = predict(
             Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4), network, picture
         )
         assert np.abs(nearer - whole(network, picture, exact=False)).max() > 1
-
-
-def test_a_network_that_drops_what_it_does_not_know_needs_no_more() -> None:
-    tiler = Tiles(VALID.output_side, tile=64, overlap=0, reach=2)
-    assert (tiler.tile, tiler.side(128).margin, tiler.side(128).starts) == (64, 0, (0, 64))

@@ -22,6 +22,8 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(EXAMPLES, CLASSES)).astype(np.float32)
 LABELS = RNG.integers(0, CLASSES, EXAMPLES).astype(np.int32)
 MAP_LOGITS = RNG.normal(size=(6, 5, 4, 3)).astype(np.float32)
+CLASSIFICATION = tasks.create("classification", num_classes=CLASSES)
+SEGMENTATION = tasks.create("segmentation", num_classes=3, class_names=("a", "b", "c"))
 MASKS = RNG.choice([0, 1, 2, 255], (6, 5, 4), p=[0.5, 0.3, 0.1, 0.1]).astype(np.int32)
 
 
@@ -42,8 +44,7 @@ def figures(
 
 @pytest.mark.parametrize("parts", [1, 5])
 def test_classification_figures_are_those_of_scikit_learn(parts: int) -> None:
-    task = tasks.create("classification", num_classes=CLASSES)
-    ours = figures(task, LOGITS, {"labels": LABELS}, parts)
+    ours = figures(CLASSIFICATION, LOGITS, {"labels": LABELS}, parts)
     predicted = LOGITS.argmax(-1)
     assert ours["accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(LABELS, predicted))
     every = np.arange(CLASSES)
@@ -64,39 +65,32 @@ def test_classification_figures_are_those_of_scikit_learn(parts: int) -> None:
 def test_padding_and_bad_examples_count_nowhere() -> None:
     weights = (np.arange(EXAMPLES) % 3 > 0).astype(np.float32)
     kept = weights > 0
-    task = tasks.create("classification", num_classes=CLASSES)
-    masked = figures(task, LOGITS, {"labels": LABELS, "weights": weights}, 4)
-    only = figures(task, LOGITS[kept], {"labels": LABELS[kept]}, 1)
+    masked = figures(CLASSIFICATION, LOGITS, {"labels": LABELS, "weights": weights}, 4)
+    only = figures(CLASSIFICATION, LOGITS[kept], {"labels": LABELS[kept]}, 1)
     np.testing.assert_array_equal(masked.pop("confusion"), only.pop("confusion"))
     assert masked == pytest.approx(only)
     weights = np.array([1, 0, 1, 1, 0, 1], np.float32)
-    task = tasks.create("segmentation", num_classes=3)
-    masked = figures(task, MAP_LOGITS, {"masks": MASKS, "weights": weights}, 3)
-    assert masked == pytest.approx(
-        figures(task, MAP_LOGITS[weights > 0], {"masks": MASKS[weights > 0]}, 1)
-    )
+    kept = weights > 0
+    masked = figures(SEGMENTATION, MAP_LOGITS, {"masks": MASKS, "weights": weights}, 3)
+    only = figures(SEGMENTATION, MAP_LOGITS[kept], {"masks": MASKS[kept]}, 1)
+    assert masked == pytest.approx(only)
 
 
 def test_ties_and_infinite_logits_do_not_pass_for_hits() -> None:
     """A network that says the same of all classes, or nothing, is not among the best."""
-    task = tasks.create("classification", num_classes=CLASSES)
-    equal = figures(task, np.zeros_like(LOGITS), {"labels": LABELS}, 1)
-    assert equal["top5_accuracy"] == pytest.approx(np.mean(LABELS < 5))
-    nothing = figures(task, np.full_like(LOGITS, np.nan), {"labels": LABELS}, 1)
-    assert nothing["top5_accuracy"] == 0
+    for value, expected in ((0.0, np.mean(LABELS < 5)), (np.nan, 0)):
+        logits = np.full_like(LOGITS, value)
+        found = figures(CLASSIFICATION, logits, {"labels": LABELS}, 1)
+        assert found["top5_accuracy"] == pytest.approx(expected)
 
 
 def test_mixed_labels_enter_the_loss_by_their_shares() -> None:
-    task = tasks.create("classification", num_classes=CLASSES)
     share = RNG.uniform(size=EXAMPLES).astype(np.float32)
-    partners = RNG.permutation(LABELS)
-    logits, batch = (
-        jnp.asarray(LOGITS),
-        {"labels": LABELS, "partner_labels": partners, "partner_share": share},
-    )
-    mixed = task.losses(logits, jax.tree.map(jnp.asarray, batch))
+    partners, logits = RNG.permutation(LABELS), jnp.asarray(LOGITS)
+    batch = {"labels": LABELS, "partner_labels": partners, "partner_share": share}
+    mixed = CLASSIFICATION.losses(logits, jax.tree.map(jnp.asarray, batch))
     own, other = (
-        np.asarray(task.losses(logits, {"labels": jnp.asarray(labels)}))
+        np.asarray(CLASSIFICATION.losses(logits, {"labels": jnp.asarray(labels)}))
         for labels in (LABELS, partners)
     )
     np.testing.assert_allclose(mixed, (1 - share) * own + share * other, rtol=1e-5)
@@ -104,8 +98,7 @@ def test_mixed_labels_enter_the_loss_by_their_shares() -> None:
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_segmentation_figures_are_those_of_scikit_learn(parts: int) -> None:
-    task = tasks.create("segmentation", num_classes=3, class_names=("a", "b", "c"))
-    ours = figures(task, MAP_LOGITS, {"masks": MASKS}, parts)
+    ours = figures(SEGMENTATION, MAP_LOGITS, {"masks": MASKS}, parts)
     counted = MASKS != 255
     actual, predicted = MASKS[counted], MAP_LOGITS.argmax(-1)[counted]
     iou = sklearn_metrics.jaccard_score(actual, predicted, average=None)
@@ -119,14 +112,19 @@ def test_segmentation_figures_are_those_of_scikit_learn(parts: int) -> None:
 def test_a_class_that_never_occurs_is_left_out_of_the_mean() -> None:
     task = tasks.create("segmentation", num_classes=4)
     logits = np.concatenate([MAP_LOGITS, np.full((6, 5, 4, 1), -9, np.float32)], -1)
-    three = figures(tasks.create("segmentation", num_classes=3), MAP_LOGITS, {"masks": MASKS}, 1)
+    three = figures(SEGMENTATION, MAP_LOGITS, {"masks": MASKS}, 1)
     four = figures(task, logits, {"masks": MASKS}, 1)
     assert four["iou"] == pytest.approx(three["iou"])
     assert "iou/3" not in four
 
 
 def test_segmentation_losses_follow_their_formulas() -> None:
-    weights, batch = [0.5, 2.0, 1.0], {"masks": jnp.asarray(MASKS)}
+    weights, logits = [0.5, 2.0, 1.0], jnp.asarray(MAP_LOGITS)
+
+    def losses(**kwargs: Any) -> Any:
+        task = tasks.create("segmentation", num_classes=3, **kwargs)
+        return task.losses(logits, {"masks": jnp.asarray(MASKS)})
+
     log_probabilities = np.asarray(jax.nn.log_softmax(MAP_LOGITS))
     counted = MASKS != 255
     expected = []
@@ -136,25 +134,17 @@ def test_segmentation_losses_follow_their_formulas() -> None:
         expected.append(
             -np.sum(factors * [one[y, x, mask[y, x]] for y, x in pixels]) / factors.sum()
         )
-    cross_entropy = tasks.create("segmentation", num_classes=3, class_weights=weights).losses(
-        jnp.asarray(MAP_LOGITS), batch
-    )
+    cross_entropy = losses(class_weights=weights)
     np.testing.assert_allclose(cross_entropy, expected, rtol=1e-5)
-    dice = tasks.create("segmentation", num_classes=3, loss="dice").losses(
-        jnp.asarray(MAP_LOGITS), batch
-    )
+    dice = losses(loss="dice")
     probabilities = np.exp(log_probabilities) * counted[..., None]
     actual = (MASKS[..., None] == np.arange(3)).astype(float)
     ratio = (2 * (probabilities * actual).sum((1, 2)) + 1) / (
         probabilities.sum((1, 2)) + actual.sum((1, 2)) + 1
     )
     np.testing.assert_allclose(dice, 1 - ratio.mean(-1), rtol=1e-5)
-    both = tasks.create(
-        "segmentation", num_classes=3, loss="cross_entropy+dice", class_weights=weights
-    )
-    np.testing.assert_allclose(
-        both.losses(jnp.asarray(MAP_LOGITS), batch), cross_entropy + dice, rtol=1e-5
-    )
+    both = losses(loss="cross_entropy+dice", class_weights=weights)
+    np.testing.assert_allclose(both, cross_entropy + dice, rtol=1e-5)
 
 
 def test_an_image_without_a_counted_pixel_has_no_loss_and_a_finite_gradient() -> None:
@@ -168,11 +158,11 @@ def test_an_image_without_a_counted_pixel_has_no_loss_and_a_finite_gradient() ->
 
 
 def test_masks_are_cut_to_smaller_outputs() -> None:
-    task = tasks.create("segmentation", num_classes=3)
-    inner = figures(task, MAP_LOGITS[:, :3, :2], {"masks": MASKS}, 1)
-    assert inner == pytest.approx(
-        figures(task, MAP_LOGITS[:, :3, :2], {"masks": MASKS[:, 1:4, 1:3]}, 1)
+    whole, cut = (
+        figures(SEGMENTATION, MAP_LOGITS[:, :3, :2], {"masks": masks}, 1)
+        for masks in (MASKS, MASKS[:, 1:4, 1:3])
     )
+    assert whole == pytest.approx(cut)
 
 
 @pytest.mark.parametrize(("loss", "formula"), [("l2", np.square), ("l1", np.abs), ("huber", None)])

@@ -49,4 +49,4 @@ class Plots:
 def _objects(logits: np.ndarray) -> np.ndarray:
     from jaxdp.inference import instances
 
-    return instances.separate(np.asarray(jax.nn.softmax(logits)))
+    return instances.label_instances(np.asarray(jax.nn.softmax(logits)))

@@ -23,22 +23,22 @@ class PendingImage:
     """An image whose turn to be returned has not come.
 
     Attributes:
-        item: what it is returned with.
-        pixels: as the network takes them; None for an image that no batch is to have.
+        pixels: as the network takes them; None once a batch has them.
+        limit: how many such images a device takes at a time.
         share: of a batch, that it takes.
         batch: the answers to the batch that it is in, which may be under way.
         position: its place in that batch.
     """
 
-    item: Any
     pixels: Pixels | None
+    limit: int
     share: float
     batch: Any = None
     position: int = 0
 
-    def answer(self) -> np.ndarray | None:
-        """Waits for the answer, and returns it; None if the network was not asked."""
-        return None if self.batch is None else np.asarray(self.batch)[self.position]
+    def answer(self) -> np.ndarray:
+        """Waits for the answer, and returns it."""
+        return np.asarray(self.batch)[self.position]
 
 
 class Batches:
@@ -48,18 +48,11 @@ class Batches:
         network: maps images (batch, height, width, channels), and the number of devices that share
             them, to answers.
         devices: how many there are.
-        limit: returns how many images of a shape a device takes at a time, a power of two.
     """
 
-    def __init__(
-        self,
-        network: Callable[[np.ndarray, int], Any],
-        devices: int,
-        limit: Callable[[tuple[int, ...]], int],
-    ) -> None:
+    def __init__(self, network: Callable[[np.ndarray, int], Any], devices: int) -> None:
         self._network = network
         self._devices = devices
-        self._limit = limit
         self._programs: dict[tuple[int, ...], set[tuple[int, int]]] = collections.defaultdict(set)
 
     def compute(self, images: Sequence[Pixels]) -> Any:
@@ -82,48 +75,40 @@ class Batches:
         filled = [*images, *[images[-1]] * (each * shards - count)]
         return self._network(np.stack(filled), shards)
 
-    def in_order(
-        self, images: Iterable[tuple[Any, Pixels | None]], share_of: Callable[[Any], float]
-    ) -> Iterator[tuple[Any, np.ndarray | None]]:
-        """Yields each item with the answer to its pixels, in the order in which they come.
+    def in_order(self, images: Iterable[tuple[Pixels, int]]) -> Iterator[np.ndarray]:
+        """Yields the answer to each image, in the order in which they come.
 
         Some batches are given to the devices ahead: while the answers of one are used, the next one
         is computed.
 
         Args:
-            images: items and the pixels that stand for them; None for an item that the network is
-                not given here, and which keeps its place.
-            share_of: returns which share of a batch an item is that has no pixels.
+            images: pixels, and how many such images a device takes at a time, a power of two.
         """
         pending: collections.deque[PendingImage] = collections.deque()
-        groups: dict[tuple[int, ...], list[PendingImage]] = collections.defaultdict(list)
+        groups: dict[Any, list[PendingImage]] = collections.defaultdict(list)
         held = 0.0
 
-        def give(shape: tuple[int, ...]) -> None:
-            group = groups.pop(shape)
+        def give(kind: tuple[tuple[int, ...], int]) -> None:
+            group = groups.pop(kind)
             batch = self.compute([image.pixels for image in group if image.pixels is not None])
             for position, image in enumerate(group):
                 image.pixels = None
                 image.batch, image.position = batch, position
 
-        for item, pixels in images:
-            if pixels is None:
-                pending.append(PendingImage(item, None, share_of(item)))
-            else:
-                most = self._devices * self._limit(pixels.shape)
-                pending.append(PendingImage(item, pixels, 1 / most))
-                groups[pixels.shape].append(pending[-1])
-                if len(groups[pixels.shape]) == most:
-                    give(pixels.shape)
-            held += pending[-1].share
+        for pixels, limit in images:
+            kind, most = (pixels.shape, limit), self._devices * limit
+            pending.append(PendingImage(pixels, limit, 1 / most))
+            groups[kind].append(pending[-1])
+            if len(groups[kind]) == most:
+                give(kind)
+            held += 1 / most
             while held > _WINDOW:
                 first = pending.popleft()
                 held -= first.share
                 if first.pixels is not None:
-                    give(first.pixels.shape)
-                yield first.item, first.answer()
-        for shape in list(groups):
-            give(shape)
+                    give((first.pixels.shape, first.limit))
+                yield first.answer()
+        for kind in list(groups):
+            give(kind)
         while pending:
-            first = pending.popleft()
-            yield first.item, first.answer()
+            yield pending.popleft().answer()

@@ -1,4 +1,4 @@
-"""Tells objects apart in the probabilities of background, cell and border.
+"""Labels instances in the probabilities of background, cell and border.
 
 Scikit-image, an extra, has the watershed.
 """
@@ -32,7 +32,7 @@ def require() -> None:
         raise ConfigError("instances", "", "needs scikit-image: pip install 'jaxdp[instances]'")
 
 
-def separate(
+def label_instances(
     probabilities: Float[np.ndarray, "height width 3"],
 ) -> Integer[np.ndarray, "height width"]:
     """Returns the number of the object at each pixel, uint16, with 0 for background.
@@ -72,7 +72,7 @@ def count(predictor: Predictor, source: Split) -> Iterator[Sums]:
     Of one that is left out nothing.
 
     Args:
-        predictor: of a model that tells objects apart: what is scored is what it predicts for
+        predictor: of a model for instance segmentation: what is scored is what it predicts for
             files.
         source: of which every example was read before.
     """
@@ -83,4 +83,4 @@ def count(predictor: Predictor, source: Split) -> Iterator[Sums]:
         example: Any = source.unchecked(index)
         height, width = real_size(example["masks"])
         [(_, probabilities)] = predictor([example["images"][:height, :width]])
-        yield instances.sums(example["masks"][:height, :width], separate(probabilities))
+        yield instances.sums(example["masks"][:height, :width], label_instances(probabilities))

@@ -1,6 +1,8 @@
 """Makes a function of images from a checkpoint of a run, without the run's dataset and devices."""
 
+import collections
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,7 +24,7 @@ from jaxdp.inference import files, reach
 from jaxdp.inference.apply import create_predictor, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
 from jaxdp.inference.saved_model import read_description, restore
-from jaxdp.inference.tiles import BATCH, Tiles, join
+from jaxdp.inference.tiles import Tiles, join
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import platform
@@ -33,7 +35,8 @@ TILE = 512  # pixels
 _LEAST_TILE = 64
 _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
 _MOST = 64  # images that a device is given at a time, of a classifier always
-_PIXELS = BATCH * TILE**2  # about as many of other images: as of the tiles of a large one
+_TILES = 4  # tiles of a large image that a device is given at a time
+_PIXELS = _TILES * TILE**2  # about as many of other images
 Advance = Callable[[float], None]
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
 # own are not its neighbours'.
@@ -94,12 +97,9 @@ class Predictor:
             state, nothing if self._normalize_first else self._preprocess
         )
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
-        count = len(platform.select_devices(devices))
-        self._batches = Batches(self._compute, count, self._limit)
+        self._batches = Batches(self._compute, len(platform.select_devices(devices)))
         self._overlap = overlap
-        self._tiles_of = functools.partial(
-            Tiles, self._output_side, exact=self._trained, batch=BATCH * count
-        )
+        self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained)
         self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP if overlap is None else overlap)
 
     @classmethod
@@ -149,52 +149,48 @@ class Predictor:
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of
                 the run's dataset.
-            advance: is told how many more images are done; a large one counts by its tiles.
+            advance: callback(images) for images that are done; a large one counts by its tiles.
 
         Raises:
             ConfigError: for an array that is no such image.
         """
-        for image, answer in self.strips(images, advance):
+        for image, answer in self.answers(images, advance):
             yield image, answer if self._classifies else join(answer, image.shape[:2])
 
-    def strips(
+    def answers(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Any]]:
-        """Yields each image and the answer for each of its pixels as strips (rows, width, outputs),
-        from top to bottom; a classifier's answer is whole.
+        """Yields each image and a classifier's answer to it, or else the answer for each of its
+        pixels as strips (rows, width, outputs) from top to bottom.
 
-        Arguments as those of a call.
-
-        What is held of the answer to a large image is a row of tiles, however large it is; where
-        images are resized, all of it.
+        Arguments as those of a call. What is held of the answer to a large image is a row of tiles,
+        however large it is; where images are resized, all of it.
         """
+        pending: collections.deque[Any] = collections.deque()
 
-        def prepared() -> Iterator[tuple[tuple[Pixels, np.ndarray], np.ndarray | None]]:
+        def tiles() -> Iterator[tuple[np.ndarray, int]]:
             for image in map(self._checked, images):
                 pixels = self._prepared(image)
-                whole = pixels if self._classifies else self._tiles(pixels).only_tile(pixels)
-                yield (image, pixels), whole
+                cutter = None if self._classifies else self._tiles(pixels)
+                count = 1 if cutter is None else cutter.count(pixels.shape)
+                pending.append((image, pixels.shape, cutter, count))
+                for tile in [pixels] if cutter is None else cutter.cut(pixels):
+                    yield tile, self._limit(tile.shape) if count == 1 else _TILES
 
-        for (image, pixels), answer in self._batches.in_order(
-            prepared(), lambda item: item[1].size / item[1].shape[-1] / _PIXELS
-        ):
-            if self._classifies:
+        queue = self._batches.in_order(tiles())
+        for first in queue:
+            image, shape, cutter, count = pending.popleft()
+            if cutter is None:
                 advance(1.0)
-                yield image, answer
+                yield image, first
                 continue
-            strips = self._strips(pixels, answer, advance)
-            if pixels.shape[:2] != image.shape[:2]:
-                strips = iter([_resize_answer(join(strips, pixels.shape[:2]), image.shape[:2])])
+            own = itertools.chain([first], itertools.islice(queue, count - 1))
+            strips = cutter.blend(shape, _advancing(own, advance, 1 / count))
+            if shape[:2] != image.shape[:2]:
+                strips = iter([_resize_answer(join(strips, shape[:2]), image.shape[:2])])
             yield image, strips
-
-    def _strips(
-        self, pixels: np.ndarray, answer: np.ndarray | None, advance: Advance
-    ) -> Iterator[np.ndarray]:
-        if answer is None:
-            yield from self._tiles(pixels).strips(self._network_of_tiles, pixels, advance)
-        else:
-            advance(1.0)
-            yield answer[: pixels.shape[0], : pixels.shape[1]]
+            for _ in own:  # which the caller left
+                pass
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
@@ -229,9 +225,6 @@ class Predictor:
         outputs = self._network(images, shards)
         return outputs if self.description.answer == "regression" else self._probabilities(outputs)
 
-    def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
-        return np.asarray(self._batches.compute(list(tiles)))
-
     def _limit(self, shape: tuple[int, ...]) -> int:
         """Returns how many images of this shape a device is given at a time."""
         if self._classifies:
@@ -240,8 +233,8 @@ class Predictor:
         return min(1 << (fitting.bit_length() - 1), _MOST)
 
     def _output_side(self, side: int) -> int:
-        shape = (1, side, side, self.description.image_shape[-1])
-        images = jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))
+        shape, dtype = (1, side, side, self.description.image_shape[-1]), self.description.dtype
+        images = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
         return jax.eval_shape(self._network, images).shape[1]
 
     def _tiles(self, pixels: np.ndarray) -> Tiles:
@@ -287,6 +280,14 @@ class Predictor:
             f"tiles have {used} pixels a side, not {asked}, to meet without a seam: the model sees"
             f" {self._reach} pixels far; with --overlap N they stay small"
         )
+
+
+def _advancing(
+    answers: Iterable[np.ndarray], advance: Advance, share: float
+) -> Iterator[np.ndarray]:
+    for answer in answers:
+        advance(share)
+        yield answer
 
 
 def _resize_answer(

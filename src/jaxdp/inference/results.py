@@ -132,14 +132,14 @@ class Results:
     ) -> tuple[Row, list[Any]]:
         names = self._description.class_names
         if self._description.instances:  # a watershed needs the probabilities of the whole image
-            labels = instances.separate(np.concatenate([strip.copy() for strip in strips]))
+            labels = instances.label_instances(np.concatenate([strip.copy() for strip in strips]))
             count = int(labels.max(initial=0))
             area = round(np.count_nonzero(labels) / max(count, 1), 2)
             row, cells = {"objects": count, "mean_area_pixels": area}, [count, area]
         else:
             labels = np.concatenate([strip.argmax(-1).astype(np.uint8) for strip in strips])
             # Row by row: it takes 8 bytes a pixel.
-            counts = sum(np.bincount(line, minlength=len(names)) for line in labels)
+            counts = np.sum([np.bincount(line, minlength=len(names)) for line in labels], 0)
             shares = [round(share, 6) for share in (counts / labels.size).tolist()]
             row = {"shares": dict(zip(names, shares, strict=True))}
             cells = [f"{share:.6f}" for share in shares]

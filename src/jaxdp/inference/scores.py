@@ -62,7 +62,7 @@ def score(
         setup: `training.setup.Setup`.
         state: placed as the setup's strategy wants it.
         task: whose metrics are wanted.
-        predictor: of the same state, where objects are told apart.
+        predictor: of the same state, for instance segmentation.
     """
     examples: list[Row] = []
     all_sums: list[metrics.Sums] = []

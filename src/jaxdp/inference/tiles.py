@@ -17,7 +17,6 @@ from jaxtyping import Float, Shaped
 # whole image. Sides are filled up to multiples of it, too, so that images of many sizes need few
 # programs.
 ALIGNMENT = 32
-BATCH = 4  # tiles of a large image at a time
 # Pixels beyond the wanted side at which the search for one that the network takes gives up.
 _FARTHEST = 2048
 
@@ -54,7 +53,7 @@ class Side:
         """Returns by how much each pixel of each answer counts: at each pixel of the image the
         weights sum to 1.
 
-        They rise as a squared sine over what tiles share beside the margins, because an answer is
+        They rise as a squared sine over what tiles share except the margins, because an answer is
         worst where its tile ends.
         """
         overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
@@ -86,7 +85,6 @@ class Tiles:
             image. 0 lets all answers count.
         exact: height and width that are not filled up to multiples of ALIGNMENT: those that the
             network was trained at.
-        batch: tiles of a large image at a time, a multiple of BATCH.
     """
 
     def __init__(
@@ -97,13 +95,11 @@ class Tiles:
         overlap: int,
         reach: int = 0,
         exact: tuple[int, ...] = (),
-        batch: int = BATCH,
     ) -> None:
         self._output_side = output_side
         self._overlap = overlap
         self._reach = reach
         self._exact = exact
-        self._batch = batch
         self._fits: dict[int, tuple[int, int]] = {}
         self.tile = _round_up(tile)
         if reach:
@@ -131,80 +127,51 @@ class Tiles:
         exact = shape[:2] == self._exact
         return self.side(shape[0], exact=exact), self.side(shape[1], exact=exact)
 
-    def only_tile(
+    def count(self, shape: tuple[int, ...]) -> int:
+        rows, columns = self.sides(shape)
+        return len(rows.starts) * len(columns.starts)
+
+    def cut(
         self, image: Shaped[np.ndarray, "height width channels"]
-    ) -> Shaped[np.ndarray, "h w channels"] | None:
-        """Returns what the network takes of an image that is one tile, whose answer begins where
-        the image does; None for others.
-
-        Raises:
-            ValueError: as `strips`.
-        """
-        rows, columns = self.sides(image.shape)
-        is_one = len(rows.starts) == len(columns.starts) == 1
-        return _pad(image, rows, columns) if is_one else None
-
-    def strips(
-        self,
-        network: Callable[[np.ndarray], np.ndarray],
-        image: Shaped[np.ndarray, "height width channels"],
-        advance: Callable[[float], None] = lambda share: None,
-    ) -> Iterator[Float[np.ndarray, "rows width outputs"]]:
-        """Yields the network's answer for each pixel, averaged where tiles overlap, from top to
-        bottom.
-
-        A strip is what no further row of tiles changes. The answers of one row of tiles are held,
-        however high the image is.
-
-        Args:
-            network: maps tiles (batch, h, w, channels) to (batch, h', w', outputs); let these be
-                probabilities, not logits, which know no bounds and would not average well.
-            advance: is told each time which further share of the image is done.
+    ) -> Iterator[Shaped[np.ndarray, "h w channels"]]:
+        """Yields the tiles of an image, row by row.
 
         Raises:
             ValueError: what `output_side` raises, if no size suits the network.
         """
         rows, columns = self.sides(image.shape)
-        answers = self._answers(network, _pad(image, rows, columns), rows, columns, advance)
+        padded = np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
+        for top, left in itertools.product(rows.starts, columns.starts):
+            yield padded[top : top + rows.input_size, left : left + columns.input_size]
+
+    def blend(
+        self, shape: tuple[int, ...], answers: Iterator[Float[np.ndarray, "h w outputs"]]
+    ) -> Iterator[Float[np.ndarray, "rows width outputs"]]:
+        """Yields the answer for each pixel, averaged where tiles overlap, from top to bottom.
+
+        A strip is what no further row of tiles changes. The answers of one row of tiles are held,
+        however high the image is.
+
+        Args:
+            shape: of the image.
+            answers: to its tiles; let these be probabilities, not logits, which know no bounds and
+                would not average well.
+        """
+        rows, columns = self.sides(shape)
         blended = np.zeros((0, 0, 0), np.float32)
         ends = (*rows.starts[1:], rows.size)
         for top, end, by_row in zip(rows.starts, ends, rows.weights(), strict=True):
             for left, by_column in zip(columns.starts, columns.weights(), strict=True):
                 answer = next(answers)
                 if left == 0:
-                    fresh = np.zeros(
-                        (rows.output_size, columns.covered, answer.shape[-1]), np.float32
-                    )
-                    fresh[: len(blended)] = blended.reshape(len(blended), *fresh.shape[1:])
+                    size = (rows.output_size, columns.covered, answer.shape[-1])
+                    fresh = np.zeros(size, np.float32)
+                    fresh[: len(blended)] = blended.reshape(len(blended), *size[1:])
                     blended = fresh
                 weights = by_row[:, None, None] * by_column[:, None]
                 blended[:, left : left + columns.output_size] += weights * answer
             yield blended[: end - top, : columns.size]
             blended = blended[end - top :]
-
-    def _answers(
-        self,
-        network: Callable[[np.ndarray], np.ndarray],
-        padded: np.ndarray,
-        rows: Side,
-        columns: Side,
-        advance: Callable[[float], None],
-    ) -> Iterator[np.ndarray]:
-        """Yields the answer to each tile, row by row."""
-        corners = list(itertools.product(rows.starts, columns.starts))
-        least = 1 if len(corners) == 1 else BATCH
-        for begin in range(0, len(corners), self._batch):
-            some = corners[begin : begin + self._batch]
-            # A last batch of another size would be another program.
-            filled = some + some[-1:] * (-len(some) % least)
-            tiles = [
-                padded[top : top + rows.input_size, left : left + columns.input_size]
-                for top, left in filled
-            ]
-            answers = network(np.stack(tiles))
-            assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
-            advance(len(some) / len(corners))
-            yield from answers[: len(some)]
 
     def fit(self, wanted: int) -> tuple[int, int]:
         """Returns the smallest input side whose answer is at least as wanted, and the side of that
@@ -250,7 +217,3 @@ def join(
 
 def _round_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _pad(image: np.ndarray, rows: Side, columns: Side) -> np.ndarray:
-    return np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")

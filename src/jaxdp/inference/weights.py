@@ -144,7 +144,7 @@ def export(
     The file is complete or not there at all.
 
     Args:
-        output: NAME.safetensors or NAME.stablehlo, beside which NAME.stablehlo.json holds class
+        output: NAME.safetensors or NAME.stablehlo; for the latter NAME.stablehlo.json holds class
             names, normalization and the like.
         step: of the checkpoint; None for the best by validation data, or the newest where there are
             none.
@@ -159,8 +159,8 @@ def export(
     if output.suffix not in (".safetensors", ".stablehlo"):
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
     check_file("output", output, "model.safetensors")
-    beside = output.with_name(output.name + ".json")
-    check_file("output", beside, "model.stablehlo.json")
+    about_file = output.with_name(output.name + ".json")
+    check_file("output", about_file, "model.stablehlo.json")
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_trusted_config(plugins)
     description = read_description(run)
@@ -171,11 +171,11 @@ def export(
         output.parent.mkdir(parents=True, exist_ok=True)
         if is_program:  # which has no place for it
             about = _about(config, description) | {"step": found}
-            replace_file(resolved(beside), json.dumps(about, indent=2) + "\n")
+            replace_file(resolved(about_file), json.dumps(about, indent=2) + "\n")
         replace_file(resolved(output), content)
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
-    more = f"; classes and normalization in {beside}" if is_program else ""
+    more = f"; classes and normalization in {about_file}" if is_program else ""
     return f"{output}: step {found} of {run_dir}, {len(content):,} bytes{more}"
 
 

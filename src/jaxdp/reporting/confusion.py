@@ -40,7 +40,7 @@ def plot(
         side = _INCHES_OF_MANY
         every = next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
         which = f"every {every}{'nd' if every == 2 else 'th'} is named, " if every > 1 else ""
-        table = "(confusion.csv beside this figure has them)"
+        table = "(they are in confusion.csv)"
         notes.append(f"{count} classes: {which}counts are left out {table}")
     if any(map(fonts.missing, class_names)):
         notes.append("numbers from 0 stand for names that Matplotlib's fonts cannot show")
@@ -74,7 +74,7 @@ def plot(
 
 
 def _label(index: int, name: str) -> str:
-    """Returns what is written beside the matrix for a class."""
+    """Returns the name of a class as the matrix shows it."""
     if fonts.missing(name):
         return str(index)
     return fonts.drawn(name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…")

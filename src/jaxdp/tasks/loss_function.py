@@ -50,8 +50,13 @@ def from_loss(
     plain = function
     while isinstance(plain, functools.partial):
         plain = plain.func
-    name = name or getattr(plain, "__name__", type(plain).__name__)
-    return LossTask(num_classes, tuple(class_names), function=function, kind=kind, name=name)
+    return LossTask(
+        num_classes,
+        tuple(class_names),
+        function=function,
+        kind=kind,
+        name=name or getattr(plain, "__name__", type(plain).__name__),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

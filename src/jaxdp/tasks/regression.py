@@ -14,11 +14,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.tasks.segmentation import center_crop
 from jaxdp.tasks.task import Batch, ClassTask, Losses, Sums, check_choice, register
 
-LOSSES = {
-    "l2": lambda errors, delta: jnp.square(errors),
-    "l1": lambda errors, delta: jnp.abs(errors),
-    "huber": lambda errors, delta: optax.huber_loss(errors, delta=delta),
-}
+LOSSES = ("l2", "l1", "huber")
 
 
 @register("regression")
@@ -46,13 +42,17 @@ class Regression(ClassTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("loss", self.loss, list(LOSSES))
+        check_choice("loss", self.loss, LOSSES)
         if self.delta <= 0:
             raise ConfigError("task_kwargs", {"delta": self.delta}, "must be greater than 0")
 
     def losses(self, outputs: Float[Array, "batch h w channels"], batch: Batch) -> Losses:
         errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
-        return jnp.mean(LOSSES[self.loss](errors, float(self.delta)), (1, 2, 3))
+        if self.loss == "huber":
+            losses = optax.huber_loss(errors, delta=float(self.delta))
+        else:
+            losses = jnp.square(errors) if self.loss == "l2" else jnp.abs(errors)
+        return jnp.mean(losses, (1, 2, 3))
 
     def sums(
         self,

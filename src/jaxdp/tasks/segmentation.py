@@ -37,7 +37,7 @@ class Segmentation(ClassTask):
 
     The metrics are those of the whole set: pixels are counted over all images first, so that an
     image without a class does not weigh as much as one full of it. `iou` and `dice` are means over
-    the classes that occur. Where objects are told apart, the sums may count those that were found,
+    the classes that occur. With instance labels, the sums may count the instances that were found,
     and then `f1` and `average_precision` are among the metrics (`tasks.instances`).
 
     A batch with `border_weights` (batch, height, width) has them added to the class weight of each

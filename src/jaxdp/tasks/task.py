@@ -191,16 +191,17 @@ def check_class_weights(weights: Any, num_classes: int) -> None:
     """Raises ConfigError for weights that are neither none nor one number of at least 0 per class,
     not all 0.
     """
+    shown: dict[str, Any] = {"class_weights": weights}
     given: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
     if not all(
         isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf
         for weight in given
     ):
         remedy = "must be numbers of at least 0, e.g. [1,2.5]"
-        raise ConfigError("task_kwargs", {"class_weights": weights}, remedy)
+        raise ConfigError("task_kwargs", shown, remedy)
     if given and (len(given) != num_classes or sum(given) == 0):
         remedy = f"must be {num_classes} numbers, one per class, not all 0"
-        raise ConfigError("task_kwargs", {"class_weights": given}, remedy)
+        raise ConfigError("task_kwargs", shown, remedy)
 
 
 def ratio(part: Any, whole: Any) -> Any:
