@@ -234,7 +234,7 @@ def test_a_file_that_is_no_bench_is_refused(tmp_path: pathlib.Path) -> None:
     for content in ("not JSON", '{"model": "cnn"}', "3", ""):
         (tmp_path / "other").write_text(content)
         with pytest.raises(ConfigError, match="--run-dir"):
-            benchmarks.grids(tmp_path / "other")
+            benchmarks.read_grids(tmp_path / "other")
 
 
 def test_a_repetition_takes_about_a_second() -> None:

@@ -40,16 +40,7 @@ def test_three_steps_that_differ_are_found() -> None:
     ("program", "status", "reason"),
     [
         ("print(1)", "ok", None),
-        (
-            (
-                "raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9"
-                " bytes')"
-            ),
-            "oom",
-            "out of memory: RES",
-        ),
         ("raise SystemExit('no such thing')", "failed", "no such thing"),
-        ("import os; os.abort()", "failed", "ended with -6"),
         ("import os; os.kill(os.getpid(), 9)", "oom", "out of memory: killed"),
         ("import time; time.sleep(60)", "late", "the minutes were up"),
     ],
@@ -63,19 +54,6 @@ def test_what_happens_to_a_process_is_a_result(
     found = clock.run([sys.executable, "-c", program])
     assert found["status"] == status
     assert found["reason"] is reason is None or found["reason"].startswith(reason)
-
-
-def test_nothing_starts_that_would_end_late() -> None:
-    from gpu_processes import Clock
-
-    clock = Clock(time.monotonic() + 100)
-    assert not clock.may_start("unet")  # no part has begun
-    clock.start_part(0.5)
-    clock.longest = {"pyramidnet": 60}
-    assert clock.may_start("unet")
-    assert not clock.may_start("pyramidnet")
-    clock.start_part(1.0)
-    assert clock.may_start("pyramidnet")
 
 
 def check(monkeypatch: pytest.MonkeyPatch, answers: Any, *flags: str) -> int:
@@ -141,15 +119,9 @@ def test_batches_double_until_memory_is_out(
     assert rows[0][5:] == ["5.00", "4.00 memory", "0.80", "4.00", "5.00 |"]
     assert rows[2][8:] == ["99.00", "OOM |"]  # what was planned is known where it did not fit
     assert rows[4][1:] == ["64", "4.00 memory", "5.00", "0.80", "2.00", "5.00 |"]
-    assert [(each["side"], each["batch"]) for each in lines() if each["part"] == "throughput"] == [
-        ("jaxdp", 64),
-        ("torch", 64),
-        ("jaxdp", 128),
-        ("torch", 128),
-        ("jaxdp", 256),
-        ("torch", 256),
-        ("torch", 512),
-    ]
+    measured = [f"{each['side']} {each['batch']}" for each in lines() if "side" in each]
+    assert measured[:4] == ["jaxdp 64", "torch 64", "jaxdp 128", "torch 128"]
+    assert measured[4:7] == ["jaxdp 256", "torch 256", "torch 512"]
 
 
 def test_a_difference_is_wrong(
@@ -204,40 +176,24 @@ def test_a_machine_without_what_was_asked_for_is_said(
 
 @pytest.mark.slow
 def test_all_of_it_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        sys.executable,
-        str(BENCHMARKS / "gpu_check.py"),
-        "--tiny",
-        "--output",
-        "out",
-        "--minutes",
-        "30",
-    ]
+    flags = "--tiny --output out --minutes 30".split()
+    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = lines()
     assert all(each.get("status", "ok") == "ok" for each in found), found
-    by_part = {
-        part: [each for each in found if each["part"] == part]
-        for part in {each["part"] for each in found}
-    }
-    assert [each["of_weights"] for each in by_part["agreement"]] == [0.0] * 4
-    assert {
-        (each["model"], each["batch"]) for each in by_part["throughput"] if each["side"] == "jaxdp"
-    } == {
-        ("pyramidnet", 8),
-        ("pyramidnet", 16),
-        ("resnet", 4),
-        ("resnet", 8),
-        ("unet", 2),
-        ("unet", 4),
-    }
-    assert all(
-        each["planned_bytes"] > 0 and each["images_per_second"] > 0
-        for each in by_part["throughput"]
-        if each["side"] == "jaxdp"
+    parts = ["agreement", "throughput", "trainer", "resume"]
+    agreement, throughput, trainer, (resumed,) = (
+        [each for each in found if each["part"] == part] for part in parts
     )
-    assert len([each for each in by_part["trainer"] if 0 <= each["input_wait_fraction"] <= 1]) == 3
-    (resumed,) = by_part["resume"]
+    assert [each["of_weights"] for each in agreement] == [0.0] * 4
+    ours = [each for each in throughput if each["side"] == "jaxdp"]
+    assert {(each["model"], each["batch"]) for each in ours} == {
+        (model, batch)
+        for model, first in (("pyramidnet", 8), ("resnet", 4), ("unet", 2))
+        for batch in (first, 2 * first)
+    }
+    assert all(each["planned_bytes"] > 0 and each["images_per_second"] > 0 for each in ours)
+    assert len([each for each in trainer if 0 <= each["input_wait_fraction"] <= 1]) == 3
     assert resumed["differ"] == []
     assert 0 < resumed["stopped_at"] < resumed["steps"]

@@ -1,6 +1,5 @@
 """Tables and a figure of a grid that `python -m jaxdp.bench` measured, from its records."""
 
-import base64
 import io
 import itertools
 import pathlib
@@ -38,7 +37,6 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "font.size": 12,
     "svg.fonttype": "none",
-    "svg.hashsalt": "jaxdp",  # the same records give the same figure
 }
 
 
@@ -59,11 +57,12 @@ class _Cell(TypedDict):
     global_batch_size: int
     status: str
     reason: str | None
+    settings: NotRequired[dict[str, Any]]
     images_per_second: NotRequired[_Rates]
 
 
-def grids(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns what the report shows of a bench.jsonl, by model, dataset, precision and settings.
+def read_grids(path: pathlib.Path) -> list[list[Record]]:
+    """Returns the records of a bench.jsonl by model, dataset, precision and settings.
 
     A cell that was measured again has its last measurement.
 
@@ -79,23 +78,7 @@ def grids(path: pathlib.Path) -> list[dict[str, Any]]:
         what = ("model", "dataset", "precision", "settings")
         cells = alike.setdefault(tuple(str(record.get(name)) for name in what), {})
         cells[record["strategy"], record["devices"], record["global_batch_size"]] = record
-    found = []
-    for cells in alike.values():
-        records = [cells[key] for key in sorted(cells)]
-        drawing = io.BytesIO()
-        with matplotlib.rc_context(_STYLE):
-            figure(records).savefig(drawing, format="svg", metadata={"Date": None})
-        source = base64.b64encode(drawing.getvalue()).decode()
-        found.append(
-            {
-                "heading": f"{heading(records)}; {where(records)}",
-                "settings": records[0].get("settings") or {},
-                "source": f"data:image/svg+xml;base64,{source}",
-                "columns": columns(records),
-                "records": records,
-            }
-        )
-    return found
+    return [[cells[key] for key in sorted(cells)] for cells in alike.values()]
 
 
 def rate(record: Record) -> float | None:
@@ -224,42 +207,45 @@ def where(records: Sequence[Record]) -> str:
 def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws throughput over the global batch into throughput.png and throughput.svg."""
     paths = [folder / f"throughput.{ending}" for ending in ("png", "svg")]
-    with matplotlib.rc_context(_STYLE):
-        drawn = figure(records)
-        for path in paths:
-            drawn.savefig(path, dpi=160)
+    for path in paths:
+        path.write_bytes(draw(records, path.suffix[1:]))
     return paths
 
 
-def figure(records: Sequence[Record]) -> Figure:
-    """Draws a panel for each number of devices, with a curve for each strategy."""
+def draw(records: Sequence[Record], kind: str) -> bytes:
+    """Returns a figure as PNG or SVG: a panel for each number of devices, with a curve for each
+    strategy.
+    """
     counts = sorted({record["devices"] for record in records})
     width = min(len(counts), _PANELS_PER_ROW)
     height = -(-len(counts) // width)
-    drawn = Figure((max(3.3 * width + 0.6, 11.2), 3.1 * height + 1.7), layout="constrained")
-    panels: list[Any] = list(drawn.subplots(height, width, sharey=True, squeeze=False).flat)
-    handles: dict[str, Any] = {}
-    for axes, devices in zip(panels, counts, strict=False):
-        _draw_panel(axes, records, devices)
-        drawings, labels = axes.get_legend_handles_labels()
-        handles |= zip(labels, drawings, strict=True)
-    for axes in panels[len(counts) :]:
-        axes.remove()
-    panels[0].set_ylim(bottom=0)
-    panels[0].yaxis.set_major_formatter("{x:,.0f}")
-    drawn.supylabel("images / s", fontsize=12)
-    drawn.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
-    repeats = max(record.get("repeats", 1) for record in records)
-    title = f"Training throughput: {heading(records)}\n{where(records)}"
-    if repeats > 1:
-        title += f" · median and range of {repeats} repetitions"
-    drawn.suptitle(fonts.drawn(title), x=0.012, ha="left", fontsize=12)
-    return drawn
+    content = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((max(3.3 * width + 0.6, 11.2), 3.1 * height + 1.7), layout="constrained")
+        panels: list[Any] = list(figure.subplots(height, width, sharey=True, squeeze=False).flat)
+        for axes in panels[len(counts) :]:
+            axes.remove()
+        handles: dict[str, Any] = {}
+        for axes, devices in zip(panels, counts, strict=False):
+            _draw_panel(axes, records, devices)
+            drawings, labels = axes.get_legend_handles_labels()
+            handles |= zip(labels, drawings, strict=True)
+        panels[0].set_ylim(bottom=0)
+        panels[0].yaxis.set_major_formatter("{x:,.0f}")
+        figure.supylabel("images / s", fontsize=12)
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
+        title = f"Training throughput: {heading(records)}\n{where(records)}"
+        repeats = max(record.get("repeats", 1) for record in records)
+        if repeats > 1:
+            title += f" · median and range of {repeats} repetitions"
+        figure.suptitle(fonts.drawn(title), x=0.012, ha="left", fontsize=12)
+        figure.savefig(content, format=kind, dpi=160)
+    return content.getvalue()
 
 
 def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
     for index, strategy in enumerate(sorted({record["strategy"] for record in records})):
-        color = COLORS.get(strategy, "#000000")
+        look = {"color": COLORS.get(strategy, "#000000")}
         rates: dict[int, dict[str, float]] = {}
         for record in records:
             size = record["global_batch_size"]
@@ -268,37 +254,26 @@ def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
             if record["status"] == "ok":
                 rates[size] = record["images_per_second"]
             elif record["status"] == "oom":
+                cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": ""}
                 axes.plot(
                     size,
                     0.04 + 0.055 * index,  # strategies one above the other
-                    "x",
-                    color=color,
-                    markersize=8,
-                    markeredgewidth=2.4,
                     transform=axes.get_xaxis_transform(),
                     label="out of memory",
                     gid=f"oom-{strategy}-{devices}-{size}",
+                    **cross | look,
                 )
-        sizes = sorted(rates)
-        low, median, high = (
-            np.array([rates[size][name] for size in sizes]) for name in ("min", "median", "max")
-        )
-        if sizes:
-            axes.errorbar(
-                sizes,
-                median,
-                (median - low, high - median),
-                color=color,
-                marker=MARKERS.get(strategy, "o"),
-                linewidth=2,
-                capsize=3,
-                label=strategy,
+        if rates:
+            sizes = sorted(rates)
+            low, median, high = (
+                np.array([rates[size][name] for size in sizes]) for name in ("min", "median", "max")
             )
+            look |= {"marker": MARKERS.get(strategy, "o"), "linewidth": 2, "label": strategy}
+            axes.errorbar(sizes, median, (median - low, high - median), capsize=3, **look)
     sizes = sorted({record["global_batch_size"] for record in records})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.minorticks_off()
-    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    axes.set_xlabel("global batch size")
+    axes.set(xlabel="global batch size", xlim=(sizes[0] / 1.25, sizes[-1] * 1.25))
     axes.grid(alpha=0.25)
     axes.set_title(_devices(devices), fontsize=12, loc="left")

@@ -68,8 +68,8 @@ class XAxis:
     key: str
     name: str
     title: str
-    unit: Number = 1
-    end: Number = 1
+    unit: Number
+    end: Number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,12 +3,11 @@
 The folder templates/ has its texts and its look.
 """
 
-import dataclasses
 import datetime
+import functools
 import itertools
-import json
+import os
 import pathlib
-import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks, report_text
+from jaxdp.reporting.benchmarks import Record
 from jaxdp.reporting.report_figures import (
     BASE,
     COLORS,
@@ -36,17 +36,19 @@ from jaxdp.rundir.write import check_file, replace_file
 # Facts with a column in each table of runs; the settings behind them need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
 _SHOWN = (*_FACTS, "workers", "task", "steps")
+_UNITS = (("hours", 3600, 3), ("minutes", 60, 10), ("seconds", 1, 0))  # from how many of them
 _LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
 _DOTTED = 25  # points of an evaluated curve up to which each has a dot
-_CURVES = (  # caption, name in the rows, form
-    ("learning rate", "learning_rate", compact),
-    ("examples per second", "examples_per_second", compact),
-    ("share of time waiting for input", "input_wait_fraction", PercentFormatter(1)),
-    ("staleness of an update, mean", "staleness_mean", compact),
-    ("device utilization, mean", "device_utilization", PercentFormatter(1)),
-    ("device memory, mean, MiB", "device_memory_bytes", compact),
-    ("host memory, mean, MiB", "host_memory_bytes", compact),
-)
+_PERCENT = PercentFormatter(1)
+_CURVES = {  # of the training rows: caption, and form of the values
+    "learning_rate": ("learning rate", compact),
+    "examples_per_second": ("examples per second", compact),
+    "input_wait_fraction": ("share of time waiting for input", _PERCENT),
+    "staleness_mean": ("staleness of an update, mean", compact),
+    "device_utilization": ("device utilization, mean", _PERCENT),
+    "device_memory_bytes": ("device memory, mean, MiB", compact),
+    "host_memory_bytes": ("host memory, mean, MiB", compact),
+}
 
 
 def write_report(
@@ -58,53 +60,41 @@ def write_report(
         ConfigError: if a folder has neither, or the file cannot be written.
     """
     runs: list[RunRecord] = []
-    grids: dict[str, list[dict[str, Any]]] = {}
+    grids: dict[str, list[list[Record]]] = {}
     given = {resolved(folder): folder for folder in folders}
-    for folder, name in zip(given, _names_of([*given]), strict=True):
+    common = os.path.commonpath([folder.parent for folder in given])
+    for folder in given:
+        name = str(folder.relative_to(common))
         files = ("config.yaml", "metrics.jsonl", "summary.json")
         is_run = any((folder / file).is_file() for file in files)
         if is_run:
             runs.append(RunRecord(folder, name))
         if (folder / "bench.jsonl").is_file():
-            grids[name] = benchmarks.grids(folder / "bench.jsonl")
+            grids[name] = benchmarks.read_grids(folder / "bench.jsonl")
         elif not is_run:
             what = "holds neither a run nor a bench.jsonl" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", given[folder], f"{what}; give folders of runs")
     page = _page(runs, grids, title)
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if output.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
         check_file("output", output, "report.html")
+        output.parent.mkdir(parents=True, exist_ok=True)
         # Names of folders can have bytes that are not UTF-8.
         replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 
 
-def _names_of(folders: Sequence[pathlib.Path]) -> list[str]:
-    """Returns the shortest ends of paths that differ from each other."""
-    for depth in range(1, max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
-
-
 def _page(
-    runs: Sequence[RunRecord], grids: dict[str, list[dict[str, Any]]], title: str | None
+    runs: Sequence[RunRecord], grids: dict[str, list[list[Record]]], title: str | None
 ) -> str:
     """Returns the page; its template escapes every value."""
     alike: dict[tuple[str, str], list[RunRecord]] = {}  # scores compare only on the same data
-    versions: dict[str, dict[str, None]] = {}
+    facts: dict[str, dict[str, None]] = {name: {} for name in _FACTS}  # sets in order
     for run in runs:
         alike.setdefault((str(run.fact("dataset")), run.metric), []).append(run)
-        for name, version in run.summary["versions"].items():
-            versions.setdefault(name, {})[str(version)] = None
-    facts = {
-        fact: list(dict.fromkeys(str(run.fact(fact)) for run in runs if run.fact(fact) is not None))
-        for fact in _FACTS
-    }
+        for name, values in facts.items():
+            values |= {str(run.fact(name)): None} if run.fact(name) is not None else {}
+    _, differing = _compare_settings(runs)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxdp.reporting"),
         autoescape=True,
@@ -116,13 +106,13 @@ def _page(
     return environment.get_template("page.html.jinja").render(
         title=title,
         runs=runs,
-        facts=facts,
-        differing=[name for name in facts if len(facts[name]) > 1] + _differing(runs),
+        facts={name: list(values) for name, values in facts.items()},
+        differing=[name for name in facts if len(facts[name]) > 1] + differing,
         written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M UTC}",
-        versions=[f"jaxdp {jaxdp.__version__}", f"Python {platform.python_version()}"],
-        versions_of_runs=versions,
+        version=jaxdp.__version__,
         sections=[_section(group) for group in alike.values()],
-        benchmarks=grids,
+        grids=grids,
+        benchmarks=benchmarks,
         defaults=TrainConfig().plain(),
         text=report_text,
         colors=COLORS,
@@ -131,15 +121,19 @@ def _page(
     )
 
 
-def _differing(runs: Sequence[RunRecord]) -> list[str]:
-    """Returns the settings that are not the same in all runs, and have no column of their own."""
-    known = [run.settings for run in runs if run.settings]
-    return [
-        name
-        for name in dict.fromkeys(itertools.chain(*known))
-        if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1
-        and name not in _SHOWN
-    ]
+def _compare_settings(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the settings that are the same in all runs, and the names of those that are not and
+    have no column of their own.
+    """
+    known = [run.settings for run in runs if run.settings] or [{}]
+    names = dict.fromkeys(itertools.chain(*known))
+    first = {name: known[0].get(name) for name in names}
+    shared = {
+        name: value
+        for name, value in first.items()
+        if all(settings.get(name) == value for settings in known)
+    }
+    return shared, [name for name in names if name not in shared and name not in _SHOWN]
 
 
 def _section(runs: list[RunRecord]) -> dict[str, Any]:
@@ -148,16 +142,12 @@ def _section(runs: list[RunRecord]) -> dict[str, Any]:
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     for index, run in enumerate(runs):
         run.color = min(index, len(COLORS))
-    known = [run.settings for run in runs if run.settings]
+    shared, differing = _compare_settings(runs)
     x_axes = _x_axes(runs)
     return {
         "runs": runs,
-        "differing": _differing(runs),
-        "shared": {
-            name: value
-            for name, value in (known or [{}])[0].items()
-            if all(settings.get(name) == value for settings in known)
-        },
+        "differing": differing,
+        "shared": shared,
         "figures": _figures(runs, x_axes),
         "axes": x_axes,
     }
@@ -170,19 +160,13 @@ def _x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
         for key, end in run.x(run.steps).items():
             ends[key] = max(ends.get(key, 0.0), float(end))
     seconds = ends.get("time", 0.0)
-    unit, size = ("seconds", 1) if seconds < 600 else ("minutes", 60)
-    if seconds >= 3 * 3600:
-        unit, size = "hours", 3600
-    axes = [
-        XAxis(BASE, "steps", "step"),
-        XAxis("epoch", "epochs", "epoch"),
-        XAxis("time", f"{unit} of training", f"training time, {unit}", size),
-    ]
-    return [
-        dataclasses.replace(axis, end=ends[axis.key] / axis.unit or 1.0)
-        for axis in axes
-        if axis.key in ends
-    ]
+    unit, size = next(each for each in _UNITS if seconds >= each[1] * each[2])[:2]
+    names = {
+        BASE: ("steps", "step", 1),
+        "epoch": ("epochs", "epoch", 1),
+        "time": (f"{unit} of training", f"training time, {unit}", size),
+    }
+    return [XAxis(key, *names[key], ends[key] / names[key][2] or 1) for key in names if key in ends]
 
 
 def _figures(runs: Sequence[RunRecord], x_axes: Sequence[XAxis]) -> list[Panel]:
@@ -190,23 +174,24 @@ def _figures(runs: Sequence[RunRecord], x_axes: Sequence[XAxis]) -> list[Panel]:
     runs = runs[::-1]
     metric = runs[0].metric
     marks = [mark for run in runs for mark in _marks(run)]
-    figures = figure("loss", _curves(runs, "loss", SPLITS), marks, x_axes, log=True)
+    draw = functools.partial(figure, marks=marks, x_axes=x_axes)
+    figures = draw("loss", _curves(runs, "loss", SPLITS), log=True)
     if metric != "loss":
-        form = PercentFormatter(1) if "accuracy" in metric else compact
-        figures += figure(metric, _curves(runs, metric, SPLITS), marks, x_axes, form=form)
-    for caption, name, form in _CURVES:
-        curves = _curves(runs, name, ["train"])
-        figures += figure(caption, curves, marks, x_axes, zero=True, form=form)
+        form = _PERCENT if "accuracy" in metric else compact
+        figures += draw(metric, _curves(runs, metric, SPLITS), form=form)
+    for name, (caption, form) in _CURVES.items():
+        figures += draw(caption, _curves(runs, name, ["train"]), zero=True, form=form)
     if any(len(set(run.processes.values())) > 1 for run in runs):
-        curves = []
-        for run in runs:
-            steps, counts = [*run.processes, run.steps], [*run.processes.values()]
-            look = {"drawstyle": "steps-post"}
-            if counts:
-                x, text = run.x(steps), f"{run.name}, processes"
-                curves.append(Line(text, run.color, x, [*counts, counts[-1]], look))
-        figures += figure("processes", curves, marks, x_axes, zero=True)
+        figures += draw("processes", [_stairs(run) for run in runs if run.processes], zero=True)
     return figures
+
+
+def _stairs(run: RunRecord) -> Line:
+    """Returns the numbers of processes of a run."""
+    counts = [*run.processes.values()]
+    x = run.x([*run.processes, run.steps])
+    look = {"drawstyle": "steps-post"}
+    return Line(f"{run.name}, processes", run.color, x, [*counts, counts[-1]], look)
 
 
 def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list[Line]:

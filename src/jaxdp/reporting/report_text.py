@@ -16,8 +16,7 @@ from jaxdp.rundir.read import read_bytes
 from jaxdp.units import bytes_text
 
 NOTHING = "–"  # where a value is missing
-_LARGEST_PICTURE = 300_000  # bytes
-_WIDTHS = (1400, 1000, 700, 500, 350)  # of pictures that are larger, in pixels
+_LARGEST = (1400, 4200)  # width and height of a picture, in pixels
 
 
 def number_text(value: object, form: Callable[[Any], str] = "{:,.0f}".format) -> str:
@@ -145,19 +144,15 @@ def pictures(run: RunRecord) -> list[dict[str, Any]]:
 
 def _embedded(content: bytes) -> dict[str, Any]:
     """Returns source, width and height of a picture that is small enough for the page."""
-    with Image.open(io.BytesIO(content)) as image:
-        image.load()
-        kind = image.get_format_mimetype()
-        for width in _WIDTHS:
-            if len(content) > _LARGEST_PICTURE:
-                image = image.convert("RGB")
-                image.thumbnail((width, 3 * width))
-                buffer = io.BytesIO()
-                image.save(buffer, "JPEG", quality=85, optimize=True)
-                content, kind = buffer.getvalue(), "image/jpeg"
-    encoded = base64.b64encode(content).decode()
-    return {
-        "source": f"data:{kind};base64,{encoded}",
-        "width": image.width,
-        "height": image.height,
-    }
+    with Image.open(io.BytesIO(content)) as stored:
+        picture = stored.convert("RGB")
+    picture.thumbnail(_LARGEST)
+    buffer = io.BytesIO()
+    picture.save(buffer, "WebP", quality=90)
+    source = data_url(buffer.getvalue(), "webp")
+    return {"source": source, "width": picture.width, "height": picture.height}
+
+
+def data_url(content: bytes, kind: str) -> str:
+    """Returns the content of an image as the address of it."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
