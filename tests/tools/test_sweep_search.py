@@ -88,7 +88,7 @@ def test_the_space() -> None:
     ]
     count, space = parse_search(words)
     assert count == 3
-    assert {name: distribution for name, (distribution, _) in space.items()} == {
+    assert {name: dimension.distribution for name, dimension in space.items()} == {
         "learning_rate": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
         "weight_decay": optuna.distributions.FloatDistribution(0.0, 0.1),
         "model_kwargs.width": optuna.distributions.IntDistribution(4, 16),
