@@ -3,9 +3,10 @@
 import dataclasses
 import itertools
 import pathlib
+import re
 import urllib.parse
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxdp import config as config_lib
 from jaxdp import deprecation, parsing
@@ -14,6 +15,9 @@ from jaxdp.registry import ConfigError, nearest, shown
 from jaxdp.rundir.layout import RunDirectory
 
 _LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
+
+# Without `ends` where a range cannot be read.
+_RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<ends>[^,()]+,[^,()]+(?=\)$))?")
 
 Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
 
@@ -50,14 +54,26 @@ class Trial:
         return self.run.file("settings.yaml")
 
 
-def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
+class Values(NamedTuple):
+    """The values of a setting, or the ends of a range.
+
+    Attributes:
+        values: the values, or the two ends.
+        kind: of a range, `log`, `uniform` or `int`; empty for values.
+    """
+
+    values: list[Any]
+    kind: str = ""
+
+
+def parse(words: Sequence[str], flag: str = "grid") -> dict[str, Values]:
     """Reads `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`.
 
-    Values are a list of YAML, in which commas separate.
+    Values are a list of YAML, in which commas separate; `--trials` also takes ranges.
 
     Args:
         words: the settings with their values.
-        flag: the flag that has the words, for errors.
+        flag: the flag that has the words: `grid` or `trials`.
 
     Raises:
         ConfigError: for a name that is no setting, values of another type, or a repetition.
@@ -66,9 +82,12 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
         remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
         raise ConfigError(flag, "", remedy)
     known = config_lib.settings_with(TrainConfig, saved=True)
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Values] = {}
     for word in words:
         name, separator, text = word.partition("=")
+        kind = ""
+        if flag == "trials" and (match := _RANGE.match(text)):
+            kind, text = match["kind"], match["ends"]
         name = name.replace("-", "_")
         field, dot, keyword = name.partition(".")
         problem = ""
@@ -84,8 +103,11 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
             )
         elif name in grid:
             problem = f"{name} is there twice; give all its values at once"
+        elif kind and not text:
+            problem = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
         else:
-            grid[name], problem = _values(name, text)
+            values, problem = _values(name, text)
+            grid[name] = Values(values, kind)
         if problem:
             raise ConfigError(flag, word, problem)
     return grid
@@ -190,7 +212,7 @@ class Grid:
         shared = shared_settings(config, grid, given)
         self.trials = [
             create_trial(dict(zip(grid, values, strict=True)), shared, folder)
-            for values in itertools.product(*grid.values())
+            for values in itertools.product(*(each.values for each in grid.values()))
         ]
         for trial in self.trials:
             if trial.file.is_file():

@@ -7,9 +7,8 @@ The first finished run says which metric that is.
 
 import math
 import pathlib
-import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +19,21 @@ from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
 from jaxdp.registry import ConfigError, shown
 from jaxdp.sweep_grid import Settings, Trial
 
-Dimension = tuple[Any, Callable[[Any], Any]]  # Optuna's distribution; from its value to ours
 
-_RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
+class Dimension(NamedTuple):
+    """A setting of the space.
+
+    Attributes:
+        distribution: Optuna's.
+        convert: returns our value of Optuna's.
+        values: all of them, or the two ends of a range.
+    """
+
+    distribution: Any
+    convert: Callable[[Any], Any]
+    values: list[Any]
+
+
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
     " optimizer=nesterov,adam"
@@ -47,28 +58,21 @@ def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Dimension]]:
         raise ConfigError("trials", number, f"begin with the number of trials, {_EXAMPLE}")
     if not ranges:
         raise ConfigError("trials", number, f"say what to vary, {_EXAMPLE}")
-    kinds, lists = list[str](), list[str]()
-    for word in ranges:
-        name, _, text = word.partition("=")
-        match = _RANGE.fullmatch(text)
-        if match is None and re.match(r"(log|uniform|int)\(", text):
-            remedy = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
-            raise ConfigError("trials", word, remedy)
-        kinds.append(match["kind"] if match else "")
-        lists.append(f"{name}={match['low']},{match['high']}" if match else word)
-    grid = sweep_grid.parse(lists, "trials")
+    grid = sweep_grid.parse(ranges, "trials")
     return int(number), {
-        name: _range(word, name, kind, *values) if kind else _choice(values)
-        for word, kind, (name, values) in zip(ranges, kinds, grid.items(), strict=True)
+        name: _range(word, name, *values) if values.kind else _choice(values.values)
+        for word, (name, values) in zip(ranges, grid.items(), strict=True)
     }
 
 
-def _choice(values: Sequence[Any]) -> Dimension:
+def _choice(values: list[Any]) -> Dimension:
     by_text = {shown(value): value for value in values}
-    return _import_optuna().distributions.CategoricalDistribution([*by_text]), by_text.__getitem__
+    distribution = _import_optuna().distributions.CategoricalDistribution([*by_text])
+    return Dimension(distribution, by_text.__getitem__, values)
 
 
-def _range(word: str, name: str, kind: str, low: Any, high: Any) -> Dimension:
+def _range(word: str, name: str, ends: list[Any], kind: str) -> Dimension:
+    low, high = ends
     types = {type(low), type(high)}
     problem = ""
     if not types <= {int, float} or not low < high:
@@ -83,12 +87,12 @@ def _range(word: str, name: str, kind: str, low: Any, high: Any) -> Dimension:
         raise ConfigError("trials", word, problem)
     distributions = _import_optuna().distributions
     if kind == "int":
-        return distributions.IntDistribution(low, high), int
+        return Dimension(distributions.IntDistribution(low, high), int, ends)
 
     def rounded(value: float) -> float:
         return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
-    return distributions.FloatDistribution(low, high, log=kind == "log"), rounded
+    return Dimension(distributions.FloatDistribution(low, high, log=kind == "log"), rounded, ends)
 
 
 class Search:
@@ -121,7 +125,8 @@ class Search:
         self._shared = sweep_grid.shared_settings(config, self._space, given)
         self._folder, self._seed = folder, config.seed
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            self._create({name: _ends(each)[end] for name, (each, _) in self._space.items()})
+            settings = {name: each.values[end] for name, each in self._space.items()}
+            sweep_grid.create_trial(settings, self._shared, folder)
         if config.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         sweep_grid.create_folder(folder)
@@ -165,7 +170,7 @@ class Search:
         return self._study.get_trials(deepcopy=False, states=states)
 
     def _create(self, params: Settings) -> Trial:
-        settings = {name: value(params[name]) for name, (_, value) in self._space.items()}
+        settings = {name: each.convert(params[name]) for name, each in self._space.items()}
         return sweep_grid.create_trial(settings, self._shared, self._folder)
 
     def next(self) -> Trial | None:
@@ -175,7 +180,9 @@ class Search:
             # One sampler for all trials would propose the same again in a second session.
             seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            proposal = self._study.ask({name: each for name, (each, _) in self._space.items()})
+            proposal = self._study.ask(
+                {name: each.distribution for name, each in self._space.items()}
+            )
             self._asked += 1
             trial = self._create(proposal.params)
             trial.proposal = proposal
@@ -251,12 +258,6 @@ class Search:
             if trial.reason or each.state != self._states.FAIL:
                 trials[trial.name] = trial
         return [*trials.values()]
-
-
-def _ends(distribution: Any) -> Sequence[Any]:
-    """Returns the lowest and the highest value, or all choices."""
-    choices = getattr(distribution, "choices", None)
-    return choices or (distribution.low, distribution.high)
 
 
 def _import_optuna() -> Any:

@@ -325,15 +325,15 @@ def test_what_yaml_cannot_hold_has_no_recipe() -> None:
     @models.register("listed")
     class Listed(nnx.Module):
         def __init__(
-            self, widths: Any, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **others: Any
+            self, *, widths: Any, num_classes: int, in_channels: int, rngs: nnx.Rngs, **others: Any
         ) -> None:
             pass
 
     class Derived(Listed):
         pass
 
-    def recipe(*args: Any, of: Any = Listed, **kwargs: Any) -> Any:
-        model = of(*args, num_classes=3, in_channels=1, rngs=nnx.Rngs(0), **kwargs)
+    def recipe(widths: Any, of: Any = Listed, **kwargs: Any) -> Any:
+        model = of(widths=widths, num_classes=3, in_channels=1, rngs=nnx.Rngs(0), **kwargs)
         return models.recipe_of(model)
 
     assert recipe([4, [8, 0.5]], name=None, flag=True) == (

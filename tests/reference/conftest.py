@@ -12,31 +12,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
-from jaxdp.models.reference_weights import Place, Table, load_reference_weights
-
-_OURS_IN_PYTORCH = {
-    "kernel": "weight",
-    "scale": "weight",
-    "bias": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-}
-_AXES = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
-
-
-@pytest.fixture
-def names_alike() -> Callable[[nnx.Module], Table]:
-    """The table for a reference whose attributes are called as ours."""
-
-    def create_table(model: nnx.Module) -> Table:
-        table = {}
-        for path, variable in nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat))):
-            *parts, last = path
-            name = ".".join(map(str, [*parts, _OURS_IN_PYTORCH[last]]))
-            table[name] = Place(tuple(path), _AXES[variable.ndim])
-        return table
-
-    return create_table
+from jaxdp.models.reference_weights import Table, in_our_order, load_reference_weights
 
 
 @pytest.fixture
@@ -86,24 +62,19 @@ def assert_agreement() -> Callable[..., None]:
         np.testing.assert_allclose(logits, _channels_last(expected), atol=1e-5)
         grads = dict(nnx.to_flat_state(grads))
         for name, parameter in reference.named_parameters():
-            place = table[name]
-            theirs = parameter.grad.numpy().transpose(place.axes)
-            np.testing.assert_allclose(
-                grads[place.path][...], theirs, rtol=3e-5, atol=1e-5, err_msg=name
-            )
+            theirs = in_our_order(parameter.grad.numpy(), table[name])
+            ours = grads[table[name].path][...]
+            np.testing.assert_allclose(ours, theirs, rtol=3e-5, atol=1e-5, err_msg=name)
 
         statistics = dict(nnx.to_flat_state(nnx.state(model, nnx.BatchStat)))
+        # PyTorch's running variance is unbiased, ours is not: a tenth of it differs by n / (n - 1),
+        # with n at least 8.
+        tolerances = {"running_mean": {"atol": 1e-5}, "running_var": {"rtol": 0.02}}
         for name, buffer in reference.named_buffers():
-            if name.endswith("running_mean"):
-                np.testing.assert_allclose(
-                    statistics[table[name].path][...], buffer, atol=1e-5, err_msg=name
-                )
-            if name.endswith("running_var"):
-                # PyTorch's running variance is unbiased, ours is not: a tenth of it differs by n /
-                # (n - 1), with n at least 8.
-                np.testing.assert_allclose(
-                    statistics[table[name].path][...], buffer, rtol=0.02, err_msg=name
-                )
+            tolerance = tolerances.get(name.rpartition(".")[2])
+            if tolerance is not None:
+                ours = statistics[table[name].path][...]
+                np.testing.assert_allclose(ours, buffer, err_msg=name, **tolerance)
 
     return check
 

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
-from jaxdp.models.reference_weights import Place, reference_names
+from jaxdp.models.reference_weights import Place, Table, reference_names
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference` has it")
 functional = torch.nn.functional
@@ -141,6 +141,18 @@ class Plain(torch.nn.Module):
         return self.head(x)
 
 
+def names_alike(model: nnx.Module) -> Table:
+    """Returns the table for a reference whose attributes are called as ours."""
+    table = {}
+    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        *parts, last = path
+        # The kernel of an up-convolution is (in, out, height, width).
+        axes = (2, 3, 0, 1) if "up_convs" in path else (2, 3, 1, 0)
+        name = ".".join(map(str, [*parts, "weight" if last == "kernel" else "bias"]))
+        table[name] = Place(tuple(path), axes if variable.ndim == 4 else (0,))
+    return table
+
+
 def create(**kwargs):
     return models.create("unet", num_classes=5, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
 
@@ -155,31 +167,33 @@ def test_the_common_form_agrees(assert_agreement, upsampling: str, size: tuple[i
     assert_agreement(reference, model, reference_names(model), images, labels)
 
 
-@pytest.mark.parametrize("size", [(16, 16), (19, 14)])
-def test_the_form_that_resizes_agrees(assert_agreement, names_alike, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("kwargs", "bottom", "ups", "padding", "size"),
+    [
+        ({"upsampling": "resize"}, [(6, 12, 6), (12, 12, 6), (9, 6, 3)], [], 1, (16, 16)),
+        ({"upsampling": "resize"}, [(6, 12, 6), (12, 12, 6), (9, 6, 3)], [], 1, (19, 14)),
+        (
+            {"padding": "valid"},
+            [(6, 12, 12), (12, 6, 6), (6, 3, 3)],
+            [(12, 6), (6, 3)],
+            0,
+            (44, 48),
+        ),
+        (
+            {"padding": "valid"},
+            [(6, 12, 12), (12, 6, 6), (6, 3, 3)],
+            [(12, 6), (6, 3)],
+            0,
+            (47, 50),
+        ),
+    ],
+)
+def test_the_forms_without_batch_norm_agree(
+    assert_agreement, kwargs: dict, bottom, ups, padding: int, size: tuple[int, int]
+) -> None:
     torch.manual_seed(0)
-    model = create(base_channels=3, levels=2, upsampling="resize")
-    reference = Plain([(3, 3, 3), (3, 6, 6), (6, 12, 6), (12, 12, 6), (9, 6, 3)], [], 1)
-    assert_agreement(
-        reference,
-        model,
-        names_alike(model),
-        torch.randn(2, 3, *size),
-        torch.randint(0, 5, (2, *size)),
-    )
-
-
-@pytest.mark.parametrize("size", [(44, 48), (47, 50)])
-def test_the_papers_form_agrees(assert_agreement, names_alike, size: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    model = create(base_channels=3, levels=2, padding="valid")
-    reference = Plain(
-        [(3, 3, 3), (3, 6, 6), (6, 12, 12), (12, 6, 6), (6, 3, 3)], [(12, 6), (6, 3)], 0
-    )
-    table = names_alike(model)
-    for level in range(2):  # an up-convolution's kernel is (in, out, height, width)
-        table[f"up_convs.{level}.weight"] = Place(("up_convs", level, "kernel"), (2, 3, 0, 1))
+    model = create(base_channels=3, levels=2, **kwargs)
+    reference = Plain([(3, 3, 3), (3, 6, 6), *bottom], ups, padding)
     images = torch.randn(2, 3, *size)
-    assert_agreement(
-        reference, model, table, images, torch.randint(0, 5, (2, *reference(images).shape[2:]))
-    )
+    labels = torch.randint(0, 5, (2, *reference(images).shape[2:]))
+    assert_agreement(reference, model, names_alike(model), images, labels)

@@ -80,6 +80,9 @@ def test_a_grid_is_every_combination() -> None:
     assert cells('mesh="data=1,space=2"')[0].config.mesh == "data=1,space=2"
 
 
+RATE = "learning_rate=log(1e-3,1)"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -106,6 +109,36 @@ def test_a_grid_is_every_combination() -> None:
         ("--grid seed=1 --run-dir x", "--run-dir: unknown flag"),
         ("--grid seed=1 --output /dev/null/sweep", "--output /dev/null/sweep: cannot be written"),
         ("none.yaml --grid seed=1", "--config none.yaml: cannot be read"),
+        ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
+        ("--on slurm --grid seed=1", "--on"),
+        ("--on ray --cpus-per-run 0 --grid seed=1", "--cpus-per-run 0: must be greater than 0"),
+        (f"--trials {RATE}", f"--trials {RATE}: begin with the number of trials"),
+        (f"--trials 0 {RATE}", "--trials 0: begin with the number of trials"),
+        ("--trials 3", "--trials 3: say what to vary"),
+        ("--trials 3 learning_rat=log(1,2)", "unknown setting 'learning_rat'; did you mean"),
+        (
+            "--trials 3 learning_rate=log(1)",
+            "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces",
+        ),
+        (
+            "--trials 3 learning_rate=log(0,1)",
+            "on a logarithmic scale both must be greater than 0",
+        ),
+        ("--trials 3 learning_rate=log(1,0.1)", "must be two numbers, the smaller one first"),
+        ("--trials 3 optimizer=log(1,2)", "must be a string, not an integer"),
+        ("--trials 3 learning_rate=int(1,2.5)", "both must be whole numbers"),
+        ("--trials 3 seed=uniform(0,9)", "seed takes whole numbers; use int(LOW,HIGH)"),
+        (
+            "--trials 3 learning_rate=uniform(-1,1)",
+            "--learning-rate -1.0: must not be negative",
+        ),
+        (f"--trials 3 {RATE} {RATE}", "learning_rate is there twice"),
+        (f"--trials 3 {RATE} --grid seed=1", "--trials 3: cannot be combined with --grid"),
+        (
+            f"--trials 3 {RATE} --validation none",
+            "--validation none: a search chooses by validation data",
+        ),
+        (f"--trials 3 {RATE} --output /dev/null/x", "--output /dev/null/x: cannot be written"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_starts(
@@ -204,11 +237,6 @@ def test_a_signal_has_the_runs_save_and_the_same_command_continues(number: int) 
     assert code == 0, err
     assert f"continuing out/seed=0 after step {summary['steps']}" in log.read_text()
     assert "accuracy" in out
-
-
-@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["--grid", "learning_rate=-1"], 2)])
-def test_jax_is_not_imported(words: list[str], code: int) -> None:
-    assert run(*words)[0] == code
 
 
 def shown_rows(capsys: pytest.CaptureFixture[str], *runs: sweeps.Run) -> list[list[str]]:

@@ -47,7 +47,7 @@ __all__ = [
 # More than any network has, and few enough that its shapes are found in no time.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
 # What a constructor takes, but a run decides: not the model's own configuration.
-_OF_THE_RUN = ("self", "rngs", "dtype", "num_classes", "in_channels")
+_OF_THE_RUN = ("rngs", "dtype", "num_classes", "in_channels")
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -90,19 +90,12 @@ def _record_arguments(name: str, model_class: type[Any]) -> None:
     instance, but not in those of its subclasses.
     """
     initialize: Any = model_class.__init__
-    signature = inspect.signature(initialize)
 
     @functools.wraps(initialize)
     def recording(self: Any, *args: Any, **kwargs: Any) -> None:
         initialize(self, *args, **kwargs)
-        if type(self) is not model_class:
-            return
-        given: dict[str, Any] = signature.bind(self, *args, **kwargs).arguments
-        for parameter in signature.parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                given |= given.pop(parameter.name, {})
-        keywords = {key: value for key, value in given.items() if key not in _OF_THE_RUN}
-        if _is_plain(list(keywords.values())):
+        keywords = {key: value for key, value in kwargs.items() if key not in _OF_THE_RUN}
+        if type(self) is model_class and not args and _is_plain(list(keywords.values())):
             # A static part of the graph definition, which has to be hashable.
             self.init_kwargs = json.dumps([name, keywords])
 
@@ -126,8 +119,9 @@ def recipe_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
         model: a model as its constructor made it, or a copy of it.
 
     Returns:
-        Name and keywords; None if the class is not registered, or a keyword is no plain YAML value:
-        a number, a string, true, false, null, or a list of these.
+        Name and keywords; None if the class is not registered, an argument was given without its
+        keyword, or a keyword is no plain YAML value: a number, a string, true, false, null, or a
+        list of these.
     """
     recorded = getattr(model, "init_kwargs", None)
     if recorded is None:

@@ -13,8 +13,6 @@ _WORKER = "jaxdp.workers.worker:Worker"
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
 _TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
 _POLL_SECONDS = 0.05  # how often idle workers are considered again
-# How often idle workers are asked whether they live: Ray reports nothing of one without a call.
-_CHECK_SECONDS = 1.0
 
 
 class WorkersLost(OSError):
@@ -103,11 +101,10 @@ class Pool:
         self._precision, self._fetches = spec.config.precision, fetches
         self._returns = 1 + max(spec.owners) + 1
         self._members: dict[int, _Member] = {}
-        self._opened = self._waits_since = self._checked_at = time.monotonic()
+        self._opened = self._waits_since = time.monotonic()
         self._losses = 0  # since a result
         self._begun = False
         self._started = 0
-        self._checks: dict[Any, int] = {}  # calls that ask idle workers whether they live
         self.read_bytes = 0
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self._spec = ray.put(spec)
@@ -163,8 +160,7 @@ class Pool:
         calls = {
             member.refs[which]: worker for worker, member in self._members.items() if member.refs
         }
-        self._check_idle()
-        refs = [*calls, *self._checks]
+        refs = [*calls]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
         if done:
             seconds = 0 if self._begun else _TOGETHER_SECONDS
@@ -178,25 +174,11 @@ class Pool:
             )
         news: list[Joined | Lost | Finished] = []
         for ref in done:
-            worker = calls[ref] if ref in calls else self._checks.pop(ref)
-            if worker not in self._members:  # its other call has shown that it is lost
-                continue
             try:
-                if ref in calls:
-                    news += self._read(worker)
-                else:
-                    results(self._ray, [ref])  # an error shows that it has died
+                news += self._read(calls[ref])
             except self._ray.exceptions.RayError as error:
-                news.append(self._lost(worker, error))
+                news.append(self._lost(calls[ref], error))
         return news
-
-    def _check_idle(self) -> None:
-        if time.monotonic() - self._checked_at < _CHECK_SECONDS:
-            return
-        self._checked_at, asked = time.monotonic(), set(self._checks.values())
-        for worker, member in self._members.items():
-            if not member.refs and worker not in asked:
-                self._checks[member.actor.check.remote()] = worker
 
     def _read(self, worker: int) -> list[Joined | Lost | Finished]:
         """Returns what the call of a worker has brought."""

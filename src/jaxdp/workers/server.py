@@ -1,6 +1,5 @@
 """A server: it holds some of a model's arrays, or all of them, and applies their gradients."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -52,23 +51,18 @@ class Server:
         self.state, self._rates = jax.device_put(state), learning_rates
         self._params = shares.structure(state.params)
         self._adds_deltas = adds_deltas
-        self._added: list[Any] | None = None
+        self._added: Any = None  # leaves, with None for one of another server
 
-    def add(self, grads: Sequence[Any]) -> None:
+    def add(self, grads: list[Any]) -> None:
         """Adds the gradient of a slice to those before it."""
-        if self._added is None:
-            self._added = list(grads)
-        else:
-            self._added = [
-                None if leaf is None else total + leaf
-                for total, leaf in zip(self._added, grads, strict=True)
-            ]
+        added = self._added
+        self._added = grads if added is None else jax.tree.map(np.add, added, grads)
 
     def mean_squares(self, slices: int) -> float:
         """Divides what was added by the number of slices, and returns the sum of its squares."""
         assert self._added is not None
-        self._added = [None if leaf is None else leaf / np.float32(slices) for leaf in self._added]
-        return float(sum(np.vdot(leaf, leaf) for leaf in self._added if leaf is not None))
+        self._added = jax.tree.map(lambda leaf: leaf / np.float32(slices), self._added)
+        return float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(self._added)))
 
     def apply(
         self, batch_stats: Any, weight: Any, sums: dict[str, Any], scale: float, factor: float
@@ -91,7 +85,7 @@ class Server:
         elif self._adds_deltas:
             batch_stats = jax.tree.map(np.add, held, batch_stats)
         if scale != 1:
-            grads = [None if leaf is None else leaf * np.float32(scale) for leaf in grads]
+            grads = jax.tree.map(lambda leaf: leaf * np.float32(scale), grads)
         means = shares.join(self._params, [grads]), batch_stats, weight
         rates = self._rates * np.float32(factor)
         self.state, sums = self._update(self.state, means, sums, rates)
