@@ -1,7 +1,7 @@
 """Datasets of arrays: what images and targets may be, and `from_arrays`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -71,8 +71,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         raise request.error(
             "with instances the classes are background, cell and border; leave class_names out"
         )
-    pairs = {"validation": validation, "test": test}
-    splits = _array_splits((images, targets), pairs, request)
+    splits = _array_splits((images, targets), validation, test, request)
     names = tuple(printable(str(each)) for each in class_names)
     dataset = dataclasses.replace(
         array_dataset(splits, names, request), name=name, augment=request.config.augment or ()
@@ -106,11 +105,11 @@ def _share(name: str, validation: Any) -> str | None:
 
 
 def _array_splits(
-    train: tuple[Any, Any], pairs: Mapping[str, Any], request: Request
+    train: tuple[Any, Any], validation: Any, test: Any, request: Request
 ) -> dict[str, ArraySource]:
     name = request.config.dataset
     splits = {"train": array_source(train, ("images", "targets"), f"{name} train", request)}
-    for split, pair in pairs.items():
+    for split, pair in {"validation": validation, "test": test}.items():
         if pair is None or (split == "validation" and request.validation_share is not None):
             continue
         if not isinstance(pair, list | tuple) or len(both := cast(Sequence[Any], pair)) != 2:

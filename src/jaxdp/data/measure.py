@@ -90,7 +90,8 @@ def count_classes(
         of = f"masks of object numbers; {name} is for {dataset.task} and has none"
         remedy = f"takes {of}; choose another --dataset or --model, or leave it out"
         raise ConfigError("instances", "", remedy)
-    classes, names, table = dataset.num_classes, dataset.class_names, None
+    classes, names = dataset.num_classes, dataset.class_names
+    table = None
     if dataset.instances and not classes:
         _check_instances(source, indices, request)
         classes, names = len(CLASS_NAMES), CLASS_NAMES

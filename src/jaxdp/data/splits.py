@@ -42,7 +42,8 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
         ConfigError: for a split that there is not, one without examples, or if nothing is left to
             evaluate on.
     """
-    wanted, share, name = request.config.validation, request.validation_share, dataset.name
+    wanted, share = request.config.validation, request.validation_share
+    name = dataset.name
     parts: dict[str, Part] = {
         split: (as_source(source), np.arange(len(source)))
         for split, source in dataset.splits().items()

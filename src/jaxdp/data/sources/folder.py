@@ -112,7 +112,8 @@ class FolderSource(BaseSource):
         if isinstance(target, int):
             example: Example = {"labels": target}
         else:
-            example = {"masks": self._read_mask(index)}
+            mask = self._mask(index)
+            example = {"masks": self._read_mask(mask, mask)}
         pixels, _ = image_file.read_image(image, image, self.channels, self.dtype, self.resize)
         return example | {"images": pixels}
 
@@ -131,16 +132,15 @@ class FolderSource(BaseSource):
         return dataclasses.replace(self, resize=resize if labelled else None)
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        if self.config.instances or self.config.mask_values is not None:
-            return self._read_mask(index), str(self._mask(index))
         mask = self._mask(index)
-        return image_file.read_mask(mask, mask), str(mask)
+        declared = self.config.instances or self.config.mask_values is not None
+        read = self._read_mask if declared else image_file.read_mask
+        return read(mask, mask), str(mask)
 
-    def _read_mask(self, index: int) -> np.ndarray:
-        mask = self._mask(index)
+    def _read_mask(self, mask: Picture, where: object) -> np.ndarray:
         if self.config.instances:
-            return instance_labels(image_file.read_mask(mask, mask), mask)
-        return image_file.decode_mask(mask, mask, self.config.mask_values)
+            return instance_labels(image_file.read_mask(mask, where), where)
+        return image_file.decode_mask(mask, where, self.config.mask_values)
 
     def _mask(self, index: int) -> Any:
         image, mask = self.rows[index]
