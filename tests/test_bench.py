@@ -20,28 +20,16 @@ OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: to
 
 
 def ok(rate: float) -> Record:
-    return {
-        "status": "ok",
-        "reason": None,
-        "platform": "cpu",
-        "device_kind": "cpu",
-        "image_shape": [8, 8, 1],
-        "parameters": 1000,
-        "repeats": 5,
-        "images_per_second": {"median": rate, "min": 0.9 * rate, "max": 1.1 * rate},
-    }
+    rates = {"median": rate, "min": 0.9 * rate, "max": 1.1 * rate}
+    model = {"image_shape": [8, 8, 1], "parameters": 1000}
+    where = {"platform": "cpu", "device_kind": "cpu"}
+    ended = {"status": "ok", "reason": None, "repeats": 5, "images_per_second": rates}
+    return ended | model | where
 
 
 def cell(strategy: str, devices: int, batch: int, rate: float | None) -> Record:
-    named = {
-        "model": "cnn",
-        "dataset": "digits",
-        "precision": "float32",
-        "cores": 2,
-        "settings": {},
-    }
     where = {"strategy": strategy, "devices": devices, "global_batch_size": batch}
-    return named | where | (OOM if rate is None else ok(rate))
+    return where | (OOM if rate is None else ok(rate))
 
 
 def fake_cells(
@@ -173,36 +161,33 @@ def test_an_interrupt_leaves_what_there_is(
     assert pathlib.Path("bench/throughput.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("ends", "code", "ran", "message"),
+    [
+        (["ok", "--global-batch-size 64: larger"], 0, 2, "pmap on 1 device, batch 64: --global-b"),
+        (["--devices 1: no", "--devices 1: no"], 2, 2, "error: no cell of the grid could be run"),
+        (["--model cnm: unknown model"], 2, 1, "jaxdp.bench: error: --model cnm: unknown model"),
+        (["failed", "failed"], 1, 2, "pmap on 1 device, batch 64: failed"),
+    ],
+)
 def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ends: list[str],
+    code: int,
+    ran: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    grid = "--strategies pmap --batch-sizes 32,64 --devices 1"
-    too_large = {
-        "status": "refused",
-        "reason": "--global-batch-size 64: larger than the training set",
+    results: dict[tuple[str, int, int], Record | BaseException] = {
+        ("pmap", 1, size): ok(1.0)
+        if end == "ok"
+        else {"status": "refused" if end.startswith("--") else "failed", "reason": end}
+        for size, end in zip((32, 64), ends, strict=False)
     }
-    fake_cells(monkeypatch, {("pmap", 1, 64): too_large})
-    assert run(grid) == 0
-    assert (
-        "left out: pmap on 1 device, batch 64: --global-batch-size 64: larger"
-        in capsys.readouterr().err
-    )
-    assert len(lines()) == 1
-    fake_cells(monkeypatch, {("pmap", 1, size): too_large for size in (32, 64)})
-    assert run(grid) == 2
-    ran = fake_cells(
-        monkeypatch,
-        {("pmap", 1, 32): {"status": "refused", "reason": "--model cnm: unknown model"}},
-    )
-    assert run(grid) == 2
-    assert len(ran) == 1
-    assert (
-        capsys.readouterr().err.splitlines()[-1] == "jaxdp.bench: error: --model cnm: unknown model"
-    )
-    fake_cells(
-        monkeypatch, {("pmap", 1, size): {"status": "failed", "reason": "so"} for size in (32, 64)}
-    )
-    assert run(grid) == 1
+    started = fake_cells(monkeypatch, results)
+    assert run("--strategies pmap --batch-sizes 32,64 --devices 1") == code
+    assert len(started) == ran
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

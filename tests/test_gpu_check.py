@@ -3,6 +3,7 @@ benchmarks/gpu_check.py
 """
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -41,7 +42,6 @@ def test_three_steps_that_differ_are_found() -> None:
     [
         ("print(1)", "ok", None),
         ("raise SystemExit('no such thing')", "failed", "no such thing"),
-        ("import os; os.kill(os.getpid(), 9)", "oom", "out of memory: killed"),
         ("import time; time.sleep(60)", "late", "the minutes were up"),
     ],
 )
@@ -52,8 +52,7 @@ def test_what_happens_to_a_process_is_a_result(
 
     clock = Clock(time.monotonic() + (1 if status == "late" else 60))
     found = clock.run([sys.executable, "-c", program])
-    assert found["status"] == status
-    assert found["reason"] is reason is None or found["reason"].startswith(reason)
+    assert (found["status"], found["reason"]) == (status, reason)
 
 
 def check(monkeypatch: pytest.MonkeyPatch, answers: Any, *flags: str) -> int:
@@ -131,9 +130,8 @@ def test_a_difference_is_wrong(
     assert "NO" not in capsys.readouterr().out
 
     def apart(name: str, arguments: Record) -> Record:
-        return answer(name, arguments) | (
-            {"of_weights": float("nan")} if arguments.get("name") == "unet" else {}
-        )
+        wrong = {"of_weights": math.nan} if arguments.get("name") == "unet" else {}
+        return answer(name, arguments) | wrong
 
     assert check(monkeypatch, apart, "--parts", "agreement") == 1
     assert "| unet | nan | 1.0e-04 | NO |" in capsys.readouterr().out
@@ -145,12 +143,9 @@ def test_a_crash_is_one_row(
     def crash(name: str, arguments: Record) -> Record:
         if name == "agreement":
             raise OSError("the check itself fails here")
-        broken = name == "jaxdp" and arguments["name"] == "pyramidnet"
-        return (
-            {"status": "failed", "reason": "CUDA_ERROR_ILLEGAL_ADDRESS"}
-            if broken
-            else answer(name, arguments)
-        )
+        if name == "jaxdp" and arguments["name"] == "pyramidnet":
+            return {"status": "failed", "reason": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+        return answer(name, arguments)
 
     assert check(monkeypatch, crash, "--parts", "agreement", "throughput") == 1
     captured = capsys.readouterr()

@@ -134,6 +134,9 @@ def columns(records: Sequence[Record]) -> dict[str, list[str]]:
         failed = "OOM" if record["status"] == "oom" else "failed"
         rows.append(
             {
+                "strategy": record["strategy"],
+                "devices": str(record["devices"]),
+                "batch": str(record["global_batch_size"]),
                 "images/s": three_digits(rate(record)) or failed,
                 "±%": "" if spread is None else f"{spread:.0f}",
                 "step": three_digits(record.get("ms_per_step", {}).get("median")),
@@ -156,16 +159,13 @@ def show(records: Sequence[Record]) -> None:
     console.width = max(console.width, _WIDTH)
     console.print(f"{heading(records)}; {where(records)}")
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("strategy", no_wrap=True)
     texts = columns(records)
-    for title in ("devices", "batch", *texts):
-        table.add_column(title, no_wrap=True, justify="right")
+    for title in texts:
+        table.add_column(title, no_wrap=True, justify="left" if title == "strategy" else "right")
     rows = zip(records, *texts.values(), strict=True)
-    for _, section in itertools.groupby(rows, lambda row: (row[0]["strategy"], row[0]["devices"])):
+    for _, section in itertools.groupby(rows, lambda row: row[1:3]):  # strategy and devices
         for record, *cells in section:
-            where_run = (record[name] for name in ("strategy", "devices", "global_batch_size"))
-            style = None if record["status"] == "ok" else "red"
-            table.add_row(*map(str, where_run), *cells, style=style)
+            table.add_row(*cells, style=None if record["status"] == "ok" else "red")
         table.add_section()
     console.print(table)
     notes = "Times are milliseconds of a step; memory is planned, of one device."
