@@ -119,7 +119,6 @@ def plan(
         limit = target.chip.memory_bytes if target else here(setup.strategy.devices)
     least = _QUICK if target is not None and target.chip.platform == "tpu" else None
     record = _describe(setup, target, limit)
-    record["effort"] = "least" if quick and least else "default"
     examples, size = record["examples_per_device"], record["global_batch_size"]
     try:
         compiled, step = memory.compile_step(
@@ -150,9 +149,7 @@ def plan(
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
     if target is None:
         platform.configure(
-            config.devices,
-            deterministic=config.deterministic,
-            precision=config.precision,
+            config.devices, deterministic=config.deterministic, precision=config.precision
         )
     else:
         platform.describe_only()
@@ -241,16 +238,15 @@ def _search(
 
     def find(name: str) -> Record:
         setup, known = setups[name], step
-        examples, shards = _examples(setup), setup.strategy.data_shards
-        how = setup.strategy, setup.abstract_step
-        if name != next(iter(setups)):
-            _, known = memory.compile_step(*how, examples * shards, options)
+        how, examples = (setup.strategy, setup.abstract_step), _examples(setup)
+        if setup is not next(iter(setups.values())):
+            _, known = memory.compile_step(*how, examples * setup.strategy.data_shards, options)
         largest = memory.find_largest(*how, limit, known={examples: known}, options=options)
         return {
             "bytes": known.total,
             "bytes_per_example": largest.bytes_per_example,
             "largest_per_device": largest.examples,
-            "largest_global": largest.examples * shards,
+            "largest_global": largest.examples * setup.strategy.data_shards,
         }
 
     print(f"looking for the largest batch: {', '.join(setups)}", file=sys.stderr)
@@ -261,10 +257,10 @@ def _search(
 
 def _add_efficiency(records: list[Record]) -> None:
     """Adds to each record its images per second on a device as a fraction of the first record's."""
-    ideals = [(record["devices"], record["idealized"]) for record in records if record["compiles"]]
-    rates = [ideal["images_per_second"] / devices for devices, ideal in ideals]
-    for rate, (_, ideal) in zip(rates, ideals, strict=True):
-        ideal["efficiency"] = rate / rates[0]
+    compiled = [record for record in records if record["compiles"]]
+    rates = [record["idealized"]["images_per_second"] / record["devices"] for record in compiled]
+    for rate, record in zip(rates, compiled, strict=True):
+        record["idealized"]["efficiency"] = rate / rates[0]
 
 
 if __name__ == "__main__":

@@ -131,8 +131,10 @@ def largest_difference(left: Any, right: Any) -> float:
     return max(jax.tree.leaves(differences))
 
 
-def means(metrics: list[Any]) -> list[Any]:
-    return [{name: value / BATCH_SIZE for name, value in sums.items()} for sums in metrics]
+def assert_same(found: tuple[Any, list[Any]], expected: tuple[Any, list[Any]]) -> None:
+    """Asserts the same step, params, batch_stats, opt_state, averages and mean metrics."""
+    assert largest_difference(found[0], expected[0]) <= 1e-5
+    assert largest_difference(found[1], expected[1]) <= 1e-5 * BATCH_SIZE
 
 
 @pytest.mark.parametrize(
@@ -155,12 +157,9 @@ def means(metrics: list[Any]) -> list[Any]:
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
     strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
-    state, metrics = train(strategy, host_batches())
-    expected_state, expected_metrics = oracle(batch_norm, count if batch_norm == "replica" else 1)
-    # Step, params, batch_stats, opt_state and averages.
-    assert largest_difference(state, expected_state) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
-    assert all(sums["examples"] == BATCH_SIZE for sums in metrics)
+    found = train(strategy, host_batches())
+    assert_same(found, oracle(batch_norm, count if batch_norm == "replica" else 1))
+    assert all(sums["examples"] == BATCH_SIZE for sums in found[1])
 
 
 def test_replica_batch_norm_is_another_training() -> None:
@@ -255,57 +254,69 @@ def test_state_is_replicated_and_consumed() -> None:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(host))
 
 
-def test_batches_that_do_not_divide_are_refused() -> None:
-    strategy = create_strategy("pmap", recipe("group:2"), jax.devices()[:8])
-    with pytest.raises(ConfigError, match="8 devices do not divide it; use 96 or 104"):
-        strategy.check_batch(100)
-    with pytest.raises(ConfigError, match=r"use 8$"):
-        strategy.check_batch(3)
-    strategy.check_batch(24)
-    with pytest.raises(
-        ConfigError,
-        match=r"group:10: does not divide the 24 examples of the batch; use e.g. group:12",
-    ):
-        create_strategy("pmap", recipe("group:10"), jax.devices()[:8]).check_batch(24)
-    halves = dataclasses.replace(recipe("group:16"), accumulate_steps=3)
-    with pytest.raises(
-        ConfigError,
-        match=r"group:16: does not divide the 24 examples of a microbatch; use e.g. group:12",
-    ):
-        create_strategy("sharded", halves, jax.devices()[:8]).check_batch(72)
+@pytest.mark.parametrize(
+    ("batch_norm", "parts", "count", "size", "message"),
+    [
+        ("group:2", 1, 8, 100, "8 devices do not divide it; use 96 or 104"),
+        ("group:2", 1, 8, 3, r"use 8$"),
+        ("group:10", 1, 8, 24, "does not divide the 24 examples of the batch; use e.g. group:12"),
+        (
+            "group:16",
+            3,
+            8,
+            72,
+            "does not divide the 24 examples of a microbatch; use e.g. group:12",
+        ),
+        (
+            "replica",
+            3,
+            4,
+            16,
+            "--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
+        ),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused(
+    batch_norm: str, parts: int, count: int, size: int, message: str
+) -> None:
+    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=parts)
+    strategy = create_strategy("pmap", changed, jax.devices()[:count])
+    with pytest.raises(ConfigError, match=message):
+        strategy.check_batch(size)
+
+
+def test_single_takes_one_device() -> None:
     with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
 
 
-def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
-    strategy = create_strategy(name, changed, jax.devices()[:count])
-    strategy.check_batch(BATCH_SIZE)
-    state, metrics = train(strategy, host_batches())
-    expected_state, expected_metrics = oracle(str(changed.batch_norm), 1)
-    assert largest_difference(state, expected_state) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+PARTS = {"accumulate_steps": 2}  # computed one after the other, with statistics as if at once
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "scan"),
+    ("name", "count", "changes"),
     [
-        ("pmap", 4, False),
-        ("sharded", 4, False),
+        ("pmap", 4, PARTS),
+        ("sharded", 4, PARTS),
+        ("pmap", 4, {"remat": "blocks"}),
         *also_slow(
-            ("single", 1, False),
-            ("shard_map", 4, False),
-            ("central", 4, False),
-            ("pmap", 4, True),
-            ("shard_map", 4, True),
-            ("sharded", 4, True),
+            ("single", 1, PARTS),
+            ("shard_map", 4, PARTS),
+            ("central", 4, PARTS),
+            *((name, 4, PARTS | {"scan": True}) for name in ("pmap", "shard_map", "sharded")),
+            ("single", 1, {"remat": "full"}),
+            ("shard_map", 4, {"remat": "blocks"}),
+            *((name, 4, {"remat": "full"}) for name in ("pmap", "sharded", "central")),
         ),
     ],
 )
-def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> None:
-    """Two parts, computed one after the other, with running statistics as if at once."""
-    assert_as_the_oracle(
-        dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count
-    )
+def test_microbatches_and_recomputation_change_nothing(
+    name: str, count: int, changes: dict[str, Any]
+) -> None:
+    changed = dataclasses.replace(recipe("group:2"), **changes)
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    assert_same(train(strategy, host_batches()), oracle("group:2", 1))
 
 
 @pytest.mark.parametrize("name", ["pmap", "shard_map", "sharded"])
@@ -348,53 +359,21 @@ def test_microbatches_are_the_same_on_several_devices(
     microbatches.
     """
     changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
-    expected, expected_metrics = oracle_of_two(batch_norm)
+    expected = oracle_of_two(batch_norm)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     order = strategy.order_in_batch(BATCH_SIZE)
     assert order is not None
-    state, metrics = train(
-        strategy,
-        [{key: values[order] for key, values in batch.items()} for batch in host_batches()],
-    )
-    assert largest_difference(state, expected) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+    ordered = [{key: values[order] for key, values in batch.items()} for batch in host_batches()]
+    assert_same(train(strategy, ordered), expected)
     unordered, _ = train(strategy, host_batches())
-    assert largest_difference(unordered.params, expected.params) > 1e-3
+    assert largest_difference(unordered.params, expected[0].params) > 1e-3
 
 
 @functools.cache
 def oracle_of_two(batch_norm: str) -> Any:
     changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
     return train(create_strategy("single", changed, jax.devices()[:1]), host_batches())
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "remat"),
-    [
-        ("pmap", 4, "blocks"),
-        *also_slow(
-            ("single", 1, "full"),
-            ("pmap", 4, "full"),
-            ("shard_map", 4, "blocks"),
-            ("sharded", 4, "full"),
-            ("central", 4, "full"),
-        ),
-    ],
-)
-def test_computing_again_changes_nothing(name: str, count: int, remat: str) -> None:
-    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), remat=remat), name, count)
-
-
-def test_parts_that_do_not_divide_are_refused() -> None:
-    strategy = create_strategy(
-        "pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4]
-    )
-    with pytest.raises(
-        ConfigError,
-        match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
-    ):
-        strategy.check_batch(BATCH_SIZE)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -415,6 +394,7 @@ def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
         "replicas",
         devices=jax.devices()[:4],
     )(tree)
+    assert jax.tree.map(jnp.dtype, found[1]) == jax.tree.map(jnp.dtype, tree)
     means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
     sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
     for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
