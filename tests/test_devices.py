@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp import devices
 from jaxdp.config import TrainConfig
-from jaxdp.devices import bytes_by_device, largest_array
+from jaxdp.devices import bytes_by_device
 from jaxdp.training.setup import create_setup
 
 MODEL: dict[str, Any] = {
@@ -86,9 +86,6 @@ def test_each_device_holds_what_shapes_say(
     assert placed["parameters"] == sum(
         math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)
     )
-    parameter, batch = placed["largest_parameter"], placed["largest_of_batch"]
-    assert (parameter["shard_shape"], parameter["devices"]) == (parameter["shape"], count)
-    assert (batch["shard_shape"][0] * count, batch["devices"]) == (batch["shape"][0], count)
     assert list(pathlib.Path().iterdir()) == []
 
 
@@ -108,34 +105,19 @@ def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out"
         in text
     )
-    assert ": whole on each of 8 devices" in text
-    assert "images uint8(8, 8, 8, 8, 1), 4.0 KiB: (1, 8, 8, 8, 1) on each of 8 devices" in text
     assert "CPU devices share the machine's memory" in text
     assert "dataset" not in text
 
 
 @pytest.mark.parametrize(
-    ("spec", "shard"),
-    [
-        ((), [16, 8]),
-        (("rows",), [8, 8]),
-        ((None, "columns"), [16, 2]),
-        (("rows", "columns"), [8, 2]),
-        ((("columns", "rows"),), [2, 8]),
-    ],
+    ("spec", "held"),
+    [((), 512), (("rows",), 256), ((None, "columns"), 128), (("rows", "columns"), 64)],
 )
-def test_the_largest_array_is_shown_as_it_is_sharded(
-    spec: tuple[Any, ...], shard: list[int]
-) -> None:
+def test_each_device_holds_its_shards(spec: tuple[Any, ...], held: int) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
     kernel = jax.device_put(np.zeros((16, 8), np.float32), sharding)
-    small = jax.device_put(np.zeros(3), NamedSharding(mesh, PartitionSpec()))
-    array = largest_array({"small": small, "dense": {"kernel": kernel}})
-    assert (array["name"], array["shape"], array["bytes"]) == ("dense/kernel", [16, 8], 512)
-    assert (array["shard_shape"], array["devices"]) == (shard, 8)
-    assert len(array["spec"]) == len(spec)
-    assert bytes_by_device(kernel) == dict.fromkeys(range(8), 4 * math.prod(shard))
+    assert bytes_by_device({"dense": {"kernel": kernel}}) == dict.fromkeys(range(8), held)
 
 
 def test_what_an_accelerator_tells_is_shown(

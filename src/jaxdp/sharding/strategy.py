@@ -126,8 +126,7 @@ class Strategy(abc.ABC):
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need besides devices, such as other processes.
 
-        Args:
-            setup: the `training.setup.Setup` of the run.
+        Its argument is the `training.setup.Setup` of the run.
         """
         return contextlib.nullcontext()
 
@@ -145,7 +144,8 @@ class Strategy(abc.ABC):
             group: examples that share batch-norm statistics, where a number was asked for; by
                 default it follows the batch.
         """
-        shards, parts, mode = self.data_shards, self.recipe.accumulate_steps, self.recipe.batch_norm
+        parts, shards = self.recipe.accumulate_steps, self.data_shards
+        mode = self.recipe.batch_norm
         share, rest = divmod(global_batch_size, shards)
         if rest:
             unit = parts * math.lcm(shards, group or 1)
@@ -155,8 +155,8 @@ class Strategy(abc.ABC):
             remedy = f"there are {most} examples to train on: {few}"
             if possible:
                 remedy = f"use {' or '.join(possible)}"
-            whole = shards == self.num_devices
-            who = f"{shards} devices do" if whole else f"data={shards} of the mesh does"
+            is_all = shards == self.num_devices
+            who = f"{shards} devices do" if is_all else f"data={shards} of the mesh does"
             remedy = f"{who} not divide it; {remedy}"
             raise ConfigError("global_batch_size", global_batch_size, remedy)
         if share % parts:
@@ -173,11 +173,11 @@ class Strategy(abc.ABC):
     def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
         """Returns the order in which the examples of a global batch are placed; None for their own.
 
-        With microbatches, statistics over more examples than a device has of one are those of
-        consecutive examples only if each microbatch is a consecutive part of the global batch. Then
-        each device takes a part of each.
+        With microbatches, batch-norm statistics over several devices are those of consecutive
+        examples only if each microbatch is a consecutive part of the global batch.
         """
-        parts, shards, mode = self.recipe.accumulate_steps, self.data_shards, self.recipe.batch_norm
+        parts, shards = self.recipe.accumulate_steps, self.data_shards
+        mode = self.recipe.batch_norm
         share = global_batch_size // (parts * shards)
         spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
         if parts == 1 or shards == 1 or not spans:
