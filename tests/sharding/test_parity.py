@@ -394,7 +394,9 @@ def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
         "replicas",
         devices=jax.devices()[:4],
     )(tree)
-    assert jax.tree.map(jnp.dtype, found[1]) == jax.tree.map(jnp.dtype, tree)
+    assert [leaf.dtype for leaf in jax.tree.leaves(found[1])] == [
+        leaf.dtype for leaf in jax.tree.leaves(tree)
+    ]
     means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
     sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
     for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
