@@ -39,17 +39,14 @@ CASES += [("central", 1), ("central", 4)]
 # over 2 of 4 devices.
 MODES = ("global", "group:2", "group:8", "replica")
 # Of these every session tries each strategy with two modes on its largest number of devices, and
-# pmap with all of them.
-TWO_OF = {
-    "pmap": MODES,
-    "shard_map": ("replica", "group:8"),
-    "sharded": ("global", "group:8"),
-    "central": ("group:2", "group:8"),
+# pmap and a single device with all of them.
+IN_EVERY_SESSION = {
+    ("single", 1): MODES,
+    ("pmap", 8): MODES,
+    ("shard_map", 8): ("replica", "group:8"),
+    ("sharded", 8): ("global", "group:8"),
+    ("central", 4): ("group:2", "group:8"),
 }
-
-
-def in_every_session(name: str, count: int, batch_norm: str) -> bool:
-    return count == (4 if name == "central" else 8) and batch_norm in TWO_OF[name]
 
 
 def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
@@ -141,16 +138,11 @@ def assert_same(found: tuple[Any, list[Any]], expected: tuple[Any, list[Any]]) -
     ("name", "count", "batch_norm"),
     [
         pytest.param(
-            name,
-            count,
+            *case,
             batch_norm,
-            marks=(
-                ()
-                if name == "single" or in_every_session(name, count, batch_norm)
-                else pytest.mark.slow
-            ),
+            marks=() if batch_norm in IN_EVERY_SESSION.get(case, ()) else pytest.mark.slow,
         )
-        for name, count in CASES
+        for case in CASES
         for batch_norm in MODES
     ],
 )
@@ -379,29 +371,23 @@ def oracle_of_two(batch_norm: str) -> Any:
 @pytest.mark.parametrize("flat", [False, True])
 def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
     rng = np.random.default_rng(0)
+    shapes = {"kernel": (4, 3, 2), "bias": (4,), "narrow": (4, 5), "counts": (4, 2, 2)}
+    # Small whole numbers, whose sums are exact in 16 bits.
     tree = {
-        "grads": [
-            rng.standard_normal((4, 3, 2)).astype(np.float32),
-            rng.standard_normal(4).astype(np.float32),
-        ],
-        "narrow": jnp.asarray(rng.standard_normal((4, 5)), jnp.bfloat16),
-        "counts": rng.integers(0, 9, (4, 2, 2)).astype(np.int32),
-        "none": {},
+        name: rng.integers(-9, 9, shape).astype(
+            {"narrow": jnp.bfloat16, "counts": np.int32}.get(name, np.float32)
+        )
+        for name, shape in shapes.items()
     }
     replicas = Replicas(axis="replicas", flat=flat)
-    found = jax.pmap(
-        lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)),
-        "replicas",
-        devices=jax.devices()[:4],
+    means, sums = jax.vmap(
+        lambda tree: (replicas.mean(tree | {"counts": {}}), replicas.sum(tree)),
+        axis_name="replicas",
     )(tree)
-    assert [leaf.dtype for leaf in jax.tree.leaves(found[1])] == [
-        leaf.dtype for leaf in jax.tree.leaves(tree)
-    ]
-    means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
-    sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
-    for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
-        np.testing.assert_allclose(
-            np.float32(leaf),
-            np.broadcast_to(expected, leaf.shape),
-            rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6,
-        )
+    for name, values in tree.items():
+        total = np.asarray(values, np.float32).sum(0)
+        assert sums[name].dtype == values.dtype
+        np.testing.assert_array_equal(np.float32(sums[name][1]), total)
+        if name != "counts":
+            assert means[name].dtype == values.dtype
+            np.testing.assert_allclose(np.float32(means[name][1]), total / 4, rtol=1e-2)
