@@ -354,7 +354,7 @@ def test_microbatches_are_the_same_on_several_devices(
     expected = oracle_of_two(batch_norm)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
-    order = strategy.order_in_batch(BATCH_SIZE)
+    order = strategy.batch_permutation(BATCH_SIZE)
     assert order is not None
     ordered = [{key: values[order] for key, values in batch.items()} for batch in host_batches()]
     assert_same(train(strategy, ordered), expected)

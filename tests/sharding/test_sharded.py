@@ -293,12 +293,12 @@ from jax.experimental import multihost_utils
 from jaxdp.sharding.sharded import Sharded
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.stored import flatten
-gather, to_save, restore = multihost_utils.process_allgather, Sharded.to_save, Checkpoints.restore
+gather, host_copy, restore = multihost_utils.process_allgather, Sharded.host_copy, Checkpoints.restore
 def forbidden(*args, **kwargs):
     raise AssertionError("arrays are put together to be saved")
 def saving(self, state):
     multihost_utils.process_allgather = forbidden
-    saved = to_save(self, state)
+    saved = host_copy(self, state)
     multihost_utils.process_allgather = gather
     whole = self.gather(state)
     if jax.process_index() == 0:
@@ -320,7 +320,7 @@ def restoring(self, step, like, parts=None):
         np.testing.assert_array_equal(cropped, expected[name], err_msg=name)
         assert np.count_nonzero(whole) == np.count_nonzero(cropped), name
     return state, position
-Sharded.to_save, Checkpoints.restore = saving, restoring
+Sharded.host_copy, Checkpoints.restore = saving, restoring
 """
 
 
@@ -394,7 +394,7 @@ def test_padding_is_noted_and_taken_off_again() -> None:
     expected = {name: np.asarray(leaf) for name, leaf in flatten(host).items()}
     assert_same_checkpoint(reader.arrays(5), expected, atol=0)
     for reads in (run, other):
-        state, position = reader.restore(5, run.shapes, reads.strategy.parts(run.shapes))
+        state, position = reader.restore(5, run.shapes, reads.strategy.restore_target(run.shapes))
         assert position == {"rollbacks": 1}
         again = reads.strategy.gather(reads.strategy.restore(state, run.shapes))
         assert_same_checkpoint(flatten(again), expected, atol=0)
@@ -404,17 +404,19 @@ def test_padding_is_noted_and_taken_off_again() -> None:
             r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"
         ),
     ):
-        reader.restore(5, placed, run.strategy.parts(run.shapes))  # a model as wide as the padding
+        reader.restore(
+            5, placed, run.strategy.restore_target(run.shapes)
+        )  # a model as wide as the padding
 
 
 def test_weights_that_are_not_finite_are_noticed_in_parts() -> None:
     run = create(**PYRAMIDNET, shard_params=True)
     state = run.strategy.init(run.create_state)
-    assert run.strategy.all_finite(state, run.strategy.to_save(state))
+    assert run.strategy.all_finite(state, run.strategy.host_copy(state))
     broken = dataclasses.replace(
         state, params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params)
     )
-    assert not run.strategy.all_finite(broken, run.strategy.to_save(broken))
+    assert not run.strategy.all_finite(broken, run.strategy.host_copy(broken))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def train_through(setup: Setup) -> tuple[Any, list[Any]]:
     for batch in setup.train_batches(0):
         state, sums = setup.strategy.train_step(state, batch, setup.constants)
         found.append(setup.strategy.gather(sums))
-    return setup.strategy.to_save(state), found
+    return setup.strategy.host_copy(state), found
 
 
 @pytest.mark.parametrize(

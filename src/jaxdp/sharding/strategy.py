@@ -170,7 +170,7 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {together} examples of {what}; use e.g. group:{near}"
             raise ConfigError("batch_norm", mode, remedy)
 
-    def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
+    def batch_permutation(self, global_batch_size: int) -> np.ndarray | None:
         """Returns the order in which the examples of a global batch are placed; None for their own.
 
         With microbatches, batch-norm statistics over several devices are those of consecutive
@@ -193,7 +193,7 @@ class Strategy(abc.ABC):
         """Returns the bytes of a state, `replicated` and `per_device`, if they may differ."""
         return None
 
-    def creating(self) -> contextlib.AbstractContextManager[Any]:
+    def creation_device(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which a state is created, to be placed later."""
         return contextlib.nullcontext()
 
@@ -201,7 +201,7 @@ class Strategy(abc.ABC):
         """Creates a state and places it."""
         return self.restore(create_state())
 
-    def parts(self, shapes: TrainState) -> TrainState | None:
+    def restore_target(self, shapes: TrainState) -> TrainState | None:
         """Returns shapes and shardings into which each process reads its shards of a checkpoint.
 
         None if each reads all of it.
@@ -214,7 +214,7 @@ class Strategy(abc.ABC):
         Args:
             state: on the host or on any devices.
             shapes: of the state, with the model's shapes, if this one may have been read into
-                `parts`; such arrays stay in place.
+                `restore_target`; such arrays stay in place.
         """
         sharding = self._state_sharding
         return jax.tree.map(
@@ -229,11 +229,11 @@ class Strategy(abc.ABC):
         """Returns NumPy copies of a replicated tree, once the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
-    def collect(self, state: TrainState) -> TrainState:
+    def fetch_state(self, state: TrainState) -> TrainState:
         """Returns the state after the last train step, fetched if it is elsewhere."""
         return state
 
-    def to_save(self, state: TrainState) -> TrainState:
+    def host_copy(self, state: TrainState) -> TrainState:
         """Returns a copy of a state, which a checkpoint writes in the background."""
         return self.gather(state)
 
@@ -242,7 +242,7 @@ class Strategy(abc.ABC):
 
         Args:
             state: on the devices.
-            saved: the same state, as `to_save` returned it.
+            saved: the same state, as `host_copy` returned it.
         """
         return all(
             np.isfinite(leaf).all()

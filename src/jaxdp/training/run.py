@@ -384,7 +384,7 @@ class Run:
         assert self._checkpoints is not None
         try:
             return self._checkpoints.restore(
-                saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes)
+                saved, self.setup.shapes, self.setup.strategy.restore_target(self.setup.shapes)
             )
         except ConfigError as error:
             changed = (

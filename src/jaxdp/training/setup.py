@@ -140,7 +140,7 @@ class Setup:
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
         initial = self.initial_weights
-        with self.strategy.creating():
+        with self.strategy.creation_device():
             return self._create_state(
                 initial.load_into if initial is not None else lambda model: None
             )
@@ -297,7 +297,7 @@ class Setup:
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
-        layout = self.strategy.order_in_batch(self.global_batch_size)
+        layout = self.strategy.batch_permutation(self.global_batch_size)
         return self._batches(
             "train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout
         )
