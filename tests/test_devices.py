@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp import devices
 from jaxdp.config import TrainConfig
-from jaxdp.devices import bytes_by_device, largest_array
+from jaxdp.devices import bytes_by_device
 from jaxdp.training.setup import create_setup
 
 MODEL: dict[str, Any] = {
@@ -45,9 +45,8 @@ def test_without_a_run_it_shows_the_devices(capsys: pytest.CaptureFixture[str]) 
     assert all(0 <= device["bytes_in_use"] < device["bytes_limit"] for device in process["devices"])
     assert "xla_force_host_platform_device_count=8" in process["environment"]["XLA_FLAGS"]
     assert found["placement"] is None
-    assert [
-        device["id"] for device in shown(capsys, "--devices", "3")["processes"][0]["devices"]
-    ] == [0, 1, 2]
+    (process,) = shown(capsys, "--devices", "3")["processes"]
+    assert [device["id"] for device in process["devices"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +75,17 @@ def test_each_device_holds_what_shapes_say(
         resident = row["dataset"] >= examples * pixels
         assert resident == (data_placement == "device")
     placed = found["placement"]
-    assert (placed["strategy"], placed["global_batch_size"], placed["data_placement"]) == (
-        strategy,
-        64,
-        data_placement,
+    assert (
+        placed.items()
+        >= {
+            "strategy": strategy,
+            "global_batch_size": 64,
+            "data_placement": data_placement,
+        }.items()
     )
     assert placed["parameters"] == sum(
         math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)
     )
-    parameter, batch = placed["largest_parameter"], placed["largest_of_batch"]
-    assert (parameter["shard_shape"], parameter["devices"]) == (parameter["shape"], count)
-    assert (batch["shard_shape"][0] * count, batch["devices"]) == (batch["shape"][0], count)
     assert list(pathlib.Path().iterdir()) == []
 
 
@@ -106,58 +105,33 @@ def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out"
         in text
     )
-    assert ": whole on each of 8 devices" in text
-    assert "images uint8(8, 8, 8, 8, 1), 4.0 KiB: (1, 8, 8, 8, 1) on each of 8 devices" in text
     assert "CPU devices share the machine's memory" in text
     assert "dataset" not in text
 
 
 @pytest.mark.parametrize(
-    ("spec", "shard"),
-    [
-        ((), [16, 8]),
-        (("rows",), [8, 8]),
-        ((None, "columns"), [16, 2]),
-        (("rows", "columns"), [8, 2]),
-        ((("columns", "rows"),), [2, 8]),
-    ],
+    ("spec", "held"),
+    [((), 512), (("rows",), 256), ((None, "columns"), 128), (("rows", "columns"), 64)],
 )
-def test_the_largest_array_is_shown_as_it_is_sharded(
-    spec: tuple[Any, ...], shard: list[int]
-) -> None:
+def test_each_device_holds_its_shards(spec: tuple[Any, ...], held: int) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
     kernel = jax.device_put(np.zeros((16, 8), np.float32), sharding)
-    small = jax.device_put(np.zeros(3), NamedSharding(mesh, PartitionSpec()))
-    array = largest_array({"small": small, "dense": {"kernel": kernel}})
-    assert (array["name"], array["shape"], array["bytes"]) == ("dense/kernel", [16, 8], 512)
-    assert (array["shard_shape"], array["devices"]) == (shard, 8)
-    assert len(array["spec"]) == len(spec)
-    assert bytes_by_device(kernel) == dict.fromkeys(range(8), 4 * math.prod(shard))
+    assert bytes_by_device({"dense": {"kernel": kernel}}) == dict.fromkeys(range(8), held)
 
 
 def test_what_an_accelerator_tells_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats = {"bytes_in_use": 2_500_000_000, "bytes_limit": 10_000_000_000}
-    other = SimpleNamespace(
-        id=4,
-        platform="tpu",
-        device_kind="TPU",
-        coords=(0, 0, 0),
-        slice_index=0,
-        memory_stats=lambda: None,
-    )
-    chip = SimpleNamespace(
-        id=5,
-        platform="tpu",
-        device_kind="TPU v4",
-        coords=(0, 1, 0),
-        slice_index=1,
-        memory_stats=lambda: stats,
-    )
+
+    def chip(kind: str, place: int, stats: dict[str, int] | None) -> SimpleNamespace:
+        facts = {"id": 4 + place, "platform": "tpu", "device_kind": kind, "slice_index": place}
+        return SimpleNamespace(**facts, coords=(0, place, 0), memory_stats=lambda: stats)
+
+    chips = [chip("TPU", 0, None), chip("TPU v4", 1, stats)]
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr(devices.platform, "select_devices", lambda count: [other, chip])
+    monkeypatch.setattr(devices.platform, "select_devices", lambda count: chips)
     assert devices.main([]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
     for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.3 GiB", "7.0 GiB", "9.3 GiB"):

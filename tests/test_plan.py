@@ -58,41 +58,30 @@ def test_the_largest_batch_fits_and_twice_as_many_examples_do_not(
     setup = created(devices=2, model_kwargs={"hidden": hidden}, batch_norm="replica")
     usable = memory.USABLE_FRACTION * mebibytes * 2**20
     assert total(setup, largest) <= usable < total(setup, 2 * largest)
-    state = setup.create_state()
-    sizes = {
-        name: sum(leaf.nbytes for leaf in jax.tree.leaves(getattr(state, name)))
-        for name in ("params", "batch_stats")
-    }
-    assert found["bytes"]["params"] == sizes["params"] == 4 * found["parameters"]
-    assert found["bytes"]["statistics"] == sizes["batch_stats"]
+    for kind, name in (("params", "params"), ("statistics", "batch_stats")):
+        leaves = jax.tree.leaves(getattr(setup.create_state(), name))
+        assert found["bytes"][kind] == sum(leaf.nbytes for leaf in leaves)
+    assert found["bytes"]["params"] == 4 * found["parameters"]
     assert found["bytes"]["dataset"] == 1437 * (16 * 16 + 4 + 4)  # pixels, label and weight
     assert found["bytes"]["total"] == sum(found["bytes"][kind] for kind in memory.KINDS)
 
 
 def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 4 * 2**20)
-    config: Any = {"devices": 4, "global_batch_size": "auto"}
-    setup = created(**config)
+    def automatic(memory_bytes: int, **settings: Any) -> Any:
+        monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: memory_bytes)
+        return created(global_batch_size="auto", **settings)
+
+    setup = automatic(4 * 2**20, devices=4)
     each = setup.global_batch_size // 4
     assert each & (each - 1) == 0
-    limit = memory.USABLE_FRACTION * 4 * 2**20
-    assert total(setup, each) <= limit < total(setup, 2 * each)
-    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**40)
+    assert total(setup, each) <= memory.USABLE_FRACTION * 4 * 2**20 < total(setup, 2 * each)
     # More would leave fewer than ten steps an epoch of 1,437.
-    assert created(**config).global_batch_size == 128
-    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**16)
+    assert automatic(2**40, devices=4).global_batch_size == 128
+    # Over 2 devices at most 71 on each, in units of 2 parts of 12.
+    parts: Any = {"devices": 2, "batch_norm": "group:12", "accumulate_steps": 2}
+    assert automatic(2**40, **parts).global_batch_size == 2 * 48
     with pytest.raises(ConfigError, match="--global-batch-size auto: a step of one example"):
-        created(**config)
-
-
-def test_microbatches_and_groups_of_batch_norm_divide_the_batch_that_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**40)
-    # 1,437 images over 2 devices, at least ten steps an epoch: at most 71 on each, in units of 2
-    # parts of 12.
-    setup = created(devices=2, batch_norm="group:12", accumulate_steps=2, global_batch_size="auto")
-    assert setup.global_batch_size == 2 * 48
+        automatic(2**16, devices=4)
 
 
 @pytest.mark.usefixtures("_as_configured")
@@ -218,12 +207,9 @@ def test_a_plan_for_a_target_is_idealized(
     ("mode", "hint"),
     [("group:32", True), ("global", True), ("group:16", False), ("replica", False)],
 )
+@pytest.mark.usefixtures("compiled")
 def test_many_collectives_are_pointed_out(
-    mode: str,
-    hint: bool,
-    compiled: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    mode: str, hint: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = [*TARGET, "--batch-norm", mode]
     assert plan.main(flags) == 0
@@ -236,9 +222,8 @@ def test_many_collectives_are_pointed_out(
     assert ("--batch-norm group:16 has none" in out) is hint
 
 
-def test_a_step_that_does_not_fit_says_so(
-    compiled: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("compiled")
+def test_a_step_that_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main([*TARGET[:-1], "400"]) == 0
     out = capsys.readouterr().out
     assert "does not compile:\nRan out of memory on HBM" in out

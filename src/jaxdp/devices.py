@@ -129,23 +129,15 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
 
 
 def _place(config: TrainConfig, rows: list[Record]) -> Record:
-    """Places state and batch, adds to each device's row what it holds, and returns how the largest
-    arrays are sharded.
-    """
+    """Places state and batch, adds to each device's row what it holds, and describes the run."""
     import jax
 
     from jaxdp.training.setup import create_setup
 
     setup = create_setup(config)
     state = setup.strategy.restore(setup.create_state())
-    batch = next(setup.train_batches(0))
-    parts = {
-        "params": state.params,
-        "batch_stats": state.batch_stats,
-        "opt_state": (state.opt_state, state.step),
-        "ema": state.ema,
-        "batch": batch,
-    }
+    parts = {name: getattr(state, name) for name in PARTS if hasattr(state, name)}
+    parts |= {"opt_state": (state.opt_state, state.step), "batch": next(setup.train_batches(0))}
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
     settings = setup.config
     if settings.data_placement == "device":  # every device holds all of it
@@ -158,8 +150,6 @@ def _place(config: TrainConfig, rows: list[Record]) -> Record:
         **{name: getattr(settings, name) for name in names},
         # Without padding.
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "largest_parameter": largest_array(state.params),
-        "largest_of_batch": largest_array(batch),
     }
 
 
@@ -174,23 +164,6 @@ def bytes_by_device(tree: Any) -> dict[int, int]:
     return held
 
 
-def largest_array(tree: Any) -> Record:
-    """Returns the largest array of a tree, and the part of it that each of its devices holds."""
-    import jax
-
-    path, leaf = max(jax.tree.leaves_with_path(tree), key=lambda pair: pair[1].nbytes)
-    spec = getattr(leaf.sharding, "spec", ())
-    return {
-        "name": jax.tree_util.keystr(path, simple=True, separator="/"),
-        "shape": list(leaf.shape),
-        "dtype": str(leaf.dtype),
-        "bytes": leaf.nbytes,
-        "spec": [None if axis is None else str(axis) for axis in spec],
-        "shard_shape": list(leaf.sharding.shard_shape(leaf.shape)),
-        "devices": len(leaf.sharding.device_set),
-    }
-
-
 def _table(titles: Sequence[str], numbers: Sequence[str]) -> rich.table.Table:
     """Returns a table with columns of text, then with columns of numbers."""
     table = rich.table.Table(*titles)
@@ -203,12 +176,8 @@ def print_devices(record: Mapping[str, Any]) -> None:
     """Prints the devices of all processes on standard output."""
     console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
     rows = [(process, device) for process in record["processes"] for device in process["devices"]]
-    # Only columns in which devices differ; several processes of CPUs are one slice.
-    shown = [
-        name
-        for name in ("coords", "slice_index")
-        if len({str(device[name]) for _, device in rows}) > 1
-    ]
+    # CPUs have no coordinates, and are one slice.
+    shown = ["coords", "slice_index"] if any(device["coords"] for _, device in rows) else []
     titles = ["process", "host", "device", "platform", "kind", *shown]
     table = _table(titles, ["in use", "free", "limit"])
     for process, device in rows:
@@ -244,14 +213,6 @@ def _print_placement(
         sizes = [device["holds"][name] for name in names]
         table.add_row(str(device["id"]), *map(bytes_text, [*sizes, sum(sizes)]))
     console.print(table)
-    for what in ("largest_parameter", "largest_of_batch"):
-        array = placed[what]
-        shape, shard = tuple(array["shape"]), tuple(array["shard_shape"])
-        console.print(
-            f"{what.replace('_', ' ')}: {array['name']} {array['dtype']}{shape},"
-            f" {bytes_text(array['bytes'])}: {'whole' if shard == shape else shard} on each of"
-            f" {array['devices']} device{'s' * (array['devices'] > 1)}"
-        )
     if placed["data_placement"] == "device":
         console.print("A batch holds indices of examples; the step reads them on its own device.")
 

@@ -4,12 +4,10 @@ change that, for the devices here or for accelerators that only a description st
 Steps are compiled and their plans are read; nothing runs, and no memory of a device is taken.
 """
 
-import concurrent.futures
 import dataclasses
 import json
 import re
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.command_line import command
@@ -97,6 +95,7 @@ def plan(
     limit: int | None = None,
     quick: bool = False,
     search: bool = True,
+    compare: bool = True,
 ) -> Record:
     """Returns what a step takes, ready for JSON.
 
@@ -104,7 +103,8 @@ def plan(
         target: devices to compile for; None for the devices here.
         limit: bytes of a device; None for what the devices have.
         quick: whether to compile for a TPU with the least effort.
-        search: whether to find the largest batch that fits, also with settings that save memory.
+        search: whether to find the largest batch that fits.
+        compare: whether to find it with other settings, too, that save memory on the devices here.
 
     Raises:
         ConfigError: for a run that could not be trained.
@@ -119,7 +119,6 @@ def plan(
         limit = target.chip.memory_bytes if target else here(setup.strategy.devices)
     least = _QUICK if target is not None and target.chip.platform == "tpu" else None
     record = _describe(setup, target, limit)
-    record["effort"] = "least" if quick and least else "default"
     examples, size = record["examples_per_device"], record["global_batch_size"]
     try:
         compiled, step = memory.compile_step(
@@ -141,18 +140,38 @@ def plan(
         ideal = idealize(target, setup.config.precision, flops, step, collectives)
         record["idealized"] = ideal | {"images_per_second": size / ideal["step_seconds"]}
     if search:
-        others = {} if target else variants(setup.config, setup.strategy.num_devices)
-        setups = {name: _create_setup(each, target) for name, each in others.items()}
-        record["variants"] = _search({"as configured": setup} | setups, step, limit, least)
+        record["variants"] = {"as configured": _find_largest(setup, step, limit, least)}
+    if search and compare and target is None:
+        for name, each in variants(setup.config, setup.strategy.num_devices).items():
+            print(f"looking for the largest batch: {name}", file=sys.stderr)
+            found = plan(each, limit=limit, compare=False)
+            if found["compiles"]:
+                record["variants"][name] = found["variants"]["as configured"]
     return record
+
+
+def _find_largest(setup: Any, step: Any, limit: int, options: dict[str, Any] | None) -> Record:
+    """Returns the largest batch.
+
+    Args:
+        step: the memory of the configured step.
+    """
+    from jaxdp.sharding.memory import find_largest
+
+    strategy, known = setup.strategy, {_examples(setup): step}
+    largest = find_largest(strategy, setup.abstract_step, limit, known=known, options=options)
+    return {
+        "bytes": step.total,
+        "bytes_per_example": largest.bytes_per_example,
+        "largest_per_device": largest.examples,
+        "largest_global": largest.examples * strategy.data_shards,
+    }
 
 
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
     if target is None:
         platform.configure(
-            config.devices,
-            deterministic=config.deterministic,
-            precision=config.precision,
+            config.devices, deterministic=config.deterministic, precision=config.precision
         )
     else:
         platform.describe_only()
@@ -170,7 +189,8 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
 
     from jaxdp.sharding.memory import USABLE_FRACTION
 
-    strategy, config, examples = setup.strategy, setup.config, _examples(setup)
+    strategy, config = setup.strategy, setup.config
+    examples = _examples(setup)
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -229,42 +249,12 @@ def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     return {flags: config.replace(**changes) for applies, flags, changes in offered if applies}
 
 
-def _search(
-    setups: Mapping[str, Any], step: Any, limit: int, options: Mapping[str, Any] | None
-) -> dict[str, Record]:
-    """Returns the largest batch of each setup.
-
-    Args:
-        step: the memory of the first setup's step.
-    """
-    from jaxdp.sharding import memory
-
-    def find(name: str) -> Record:
-        setup, known = setups[name], step
-        examples, shards = _examples(setup), setup.strategy.data_shards
-        how = setup.strategy, setup.abstract_step
-        if name != next(iter(setups)):
-            _, known = memory.compile_step(*how, examples * shards, options)
-        largest = memory.find_largest(*how, limit, known={examples: known}, options=options)
-        return {
-            "bytes": known.total,
-            "bytes_per_example": largest.bytes_per_example,
-            "largest_per_device": largest.examples,
-            "largest_global": largest.examples * shards,
-        }
-
-    print(f"looking for the largest batch: {', '.join(setups)}", file=sys.stderr)
-    # XLA compiles outside the interpreter's lock.
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return dict(zip(setups, pool.map(find, setups), strict=True))
-
-
 def _add_efficiency(records: list[Record]) -> None:
     """Adds to each record its images per second on a device as a fraction of the first record's."""
-    ideals = [(record["devices"], record["idealized"]) for record in records if record["compiles"]]
-    rates = [ideal["images_per_second"] / devices for devices, ideal in ideals]
-    for rate, (_, ideal) in zip(rates, ideals, strict=True):
-        ideal["efficiency"] = rate / rates[0]
+    compiled = [record for record in records if record["compiles"]]
+    rates = [record["idealized"]["images_per_second"] / record["devices"] for record in compiled]
+    for rate, record in zip(rates, compiled, strict=True):
+        record["idealized"]["efficiency"] = rate / rates[0]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import kept_programs
 import pytest
 import steps
 
@@ -34,20 +33,6 @@ def test_every_pair_of_settings_is_among_the_steps() -> None:
             (step[one], step[other]) for step in product
         }
     assert len(chosen) == len(set(chosen)) == len(steps.LARGE) * len(steps.STRATEGIES)
-
-
-def test_a_program_is_kept_until_something_changes(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
-    one, other = (steps.case("tpu", step) for step in steps.SMALL[:2])
-    kept_programs.keep(one, {"donated": 3})
-    kept_programs.keep(other, {"error": "no memory"})
-    assert kept_programs.find(one) == {"donated": 3}
-    assert kept_programs.find(other) is None
-    assert kept_programs.find(one | {"mutant": "gather"}) is None
-    monkeypatch.setattr(kept_programs, "_sources", lambda: b"a line was changed")
-    assert kept_programs.find(one) is None
 
 
 def check(found: Answer, platform: str, step: steps.Choice) -> None:

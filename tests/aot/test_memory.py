@@ -3,15 +3,12 @@ examples do not.
 """
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import missing
+from conftest import missing, run_without_flags
 
 from jaxdp.sharding.memory import USABLE_FRACTION
 
@@ -19,16 +16,9 @@ LIMIT = 200 * 2**20
 
 
 def planned(target: str, *flags: str) -> dict[str, Any]:
-    """Returns the plan of a process of its own: the tests' own carries flags for the CPU, over
-    which the other compilers fail.
-    """
-    own = ("XLA_FLAGS", "JAX_PLATFORMS")
-    environment = {name: value for name, value in os.environ.items() if name not in own}
-    words = "--model cnn --dataset npz:many.npz --quick --json --device-memory".split()
-    command = [sys.executable, "-m", "jaxdp.plan", *words, str(LIMIT), "--target", target, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    words = "-m jaxdp.plan --model cnn --dataset npz:many.npz --quick --json".split()
+    limit = ["--device-memory", str(LIMIT)]
+    return json.loads(run_without_flags(*words, *limit, "--target", target, *flags))
 
 
 @pytest.mark.slow

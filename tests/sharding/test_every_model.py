@@ -2,19 +2,15 @@
 without a strategy.
 """
 
-import functools
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
+from one_device import Trained, assert_same, oracle, trained
 
 from jaxdp import models
 from jaxdp.config import TrainConfig
 from jaxdp.sharding import strategy
-from jaxdp.sharding.replicas import Replicas
-from jaxdp.step import step
-from jaxdp.training import setup
+from jaxdp.training.setup import Setup, create_setup
 
 SMALL = {  # test_parity.py has pyramidnet, with every mode of batch norm
     "resnet": {"depth": 8},
@@ -46,7 +42,7 @@ AUGMENT = {
 }
 
 
-def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> setup.Setup:
+def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> Setup:
     config = TrainConfig.of(
         model=model,
         task=task,
@@ -61,45 +57,25 @@ def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> se
         # A whole set of cells takes longer to draw than to train on for these steps.
         data_placement="host",
     )
-    return setup.create_setup(config.replace(**settings))
+    return create_setup(config.replace(**settings))
 
 
-def trained(run: setup.Setup) -> tuple[Any, Any]:
-    state, sums = run.strategy.init(run.create_state), {}
-    for batch in run.train_batches(0):
-        state, sums = run.strategy.train_step(state, batch, run.constants)
-    return run.strategy.gather((state.params, state.batch_stats)), run.strategy.gather(sums)
-
-
-def oracle(run: setup.Setup) -> tuple[Any, Any]:
-    """Plain jit."""
-    function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
-    state, sums = run.create_state(), {}
-    for batch in run.train_batches(0):
-        state, sums = function(
-            state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants)
-        )
-    return jax.tree.map(np.asarray, ((state.params, state.batch_stats), sums))
+def without_optimizer(result: Trained) -> tuple[Any, Any]:
+    state, sums = result
+    return (state.params, state.batch_stats), sums
 
 
 @pytest.mark.parametrize(("model", "task", "kwargs"), CASES)
 def test_every_strategy_trains_as_one_device_does(
     model: str, task: str, kwargs: dict[str, Any]
 ) -> None:
-    (params, statistics), sums = oracle(create(model, task, kwargs, strategy="single", devices=1))
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
+    single = create(model, task, kwargs, strategy="single", devices=1)
+    expected = without_optimizer(oracle(single))
     # Central takes no global batch norm: test_parity.py has it; tests/workers has those on workers.
     on_devices = {name for name, kind in strategy.names().items() if kind.takes_batches}
     for name in on_devices - {"single", "central"}:
-        found, found_sums = trained(create(model, task, kwargs, strategy=name, devices=8))
-        for expected, leaf in zip(
-            jax.tree.leaves((params, statistics)), jax.tree.leaves(found), strict=True
-        ):
-            np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=name)
-        for figure, value in sums.items():
-            np.testing.assert_allclose(
-                found_sums[figure], value, rtol=1e-4, atol=1e-4, err_msg=f"{name} {figure}"
-            )
+        run = create(model, task, kwargs, strategy=name, devices=8)
+        assert_same(without_optimizer(trained(run)), expected, name)
 
 
 def test_every_model_is_here() -> None:

@@ -39,17 +39,14 @@ CASES += [("central", 1), ("central", 4)]
 # over 2 of 4 devices.
 MODES = ("global", "group:2", "group:8", "replica")
 # Of these every session tries each strategy with two modes on its largest number of devices, and
-# pmap with all of them.
-TWO_OF = {
-    "pmap": MODES,
-    "shard_map": ("replica", "group:8"),
-    "sharded": ("global", "group:8"),
-    "central": ("group:2", "group:8"),
+# pmap and a single device with all of them.
+IN_EVERY_SESSION = {
+    ("single", 1): MODES,
+    ("pmap", 8): MODES,
+    ("shard_map", 8): ("replica", "group:8"),
+    ("sharded", 8): ("global", "group:8"),
+    ("central", 4): ("group:2", "group:8"),
 }
-
-
-def in_every_session(name: str, count: int, batch_norm: str) -> bool:
-    return count == (4 if name == "central" else 8) and batch_norm in TWO_OF[name]
 
 
 def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
@@ -131,36 +128,30 @@ def largest_difference(left: Any, right: Any) -> float:
     return max(jax.tree.leaves(differences))
 
 
-def means(metrics: list[Any]) -> list[Any]:
-    return [{name: value / BATCH_SIZE for name, value in sums.items()} for sums in metrics]
+def assert_same(found: tuple[Any, list[Any]], expected: tuple[Any, list[Any]]) -> None:
+    """Asserts the same step, params, batch_stats, opt_state, averages and mean metrics."""
+    assert largest_difference(found[0], expected[0]) <= 1e-5
+    assert largest_difference(found[1], expected[1]) <= 1e-5 * BATCH_SIZE
 
 
 @pytest.mark.parametrize(
     ("name", "count", "batch_norm"),
     [
         pytest.param(
-            name,
-            count,
+            *case,
             batch_norm,
-            marks=(
-                ()
-                if name == "single" or in_every_session(name, count, batch_norm)
-                else pytest.mark.slow
-            ),
+            marks=() if batch_norm in IN_EVERY_SESSION.get(case, ()) else pytest.mark.slow,
         )
-        for name, count in CASES
+        for case in CASES
         for batch_norm in MODES
     ],
 )
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
     strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
-    state, metrics = train(strategy, host_batches())
-    expected_state, expected_metrics = oracle(batch_norm, count if batch_norm == "replica" else 1)
-    # Step, params, batch_stats, opt_state and averages.
-    assert largest_difference(state, expected_state) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
-    assert all(sums["examples"] == BATCH_SIZE for sums in metrics)
+    found = train(strategy, host_batches())
+    assert_same(found, oracle(batch_norm, count if batch_norm == "replica" else 1))
+    assert all(sums["examples"] == BATCH_SIZE for sums in found[1])
 
 
 def test_replica_batch_norm_is_another_training() -> None:
@@ -255,57 +246,69 @@ def test_state_is_replicated_and_consumed() -> None:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(host))
 
 
-def test_batches_that_do_not_divide_are_refused() -> None:
-    strategy = create_strategy("pmap", recipe("group:2"), jax.devices()[:8])
-    with pytest.raises(ConfigError, match="8 devices do not divide it; use 96 or 104"):
-        strategy.check_batch(100)
-    with pytest.raises(ConfigError, match=r"use 8$"):
-        strategy.check_batch(3)
-    strategy.check_batch(24)
-    with pytest.raises(
-        ConfigError,
-        match=r"group:10: does not divide the 24 examples of the batch; use e.g. group:12",
-    ):
-        create_strategy("pmap", recipe("group:10"), jax.devices()[:8]).check_batch(24)
-    halves = dataclasses.replace(recipe("group:16"), accumulate_steps=3)
-    with pytest.raises(
-        ConfigError,
-        match=r"group:16: does not divide the 24 examples of a microbatch; use e.g. group:12",
-    ):
-        create_strategy("sharded", halves, jax.devices()[:8]).check_batch(72)
+@pytest.mark.parametrize(
+    ("batch_norm", "parts", "count", "size", "message"),
+    [
+        ("group:2", 1, 8, 100, "8 devices do not divide it; use 96 or 104"),
+        ("group:2", 1, 8, 3, r"use 8$"),
+        ("group:10", 1, 8, 24, "does not divide the 24 examples of the batch; use e.g. group:12"),
+        (
+            "group:16",
+            3,
+            8,
+            72,
+            "does not divide the 24 examples of a microbatch; use e.g. group:12",
+        ),
+        (
+            "replica",
+            3,
+            4,
+            16,
+            "--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
+        ),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused(
+    batch_norm: str, parts: int, count: int, size: int, message: str
+) -> None:
+    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=parts)
+    strategy = create_strategy("pmap", changed, jax.devices()[:count])
+    with pytest.raises(ConfigError, match=message):
+        strategy.check_batch(size)
+
+
+def test_single_takes_one_device() -> None:
     with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
 
 
-def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
-    strategy = create_strategy(name, changed, jax.devices()[:count])
-    strategy.check_batch(BATCH_SIZE)
-    state, metrics = train(strategy, host_batches())
-    expected_state, expected_metrics = oracle(str(changed.batch_norm), 1)
-    assert largest_difference(state, expected_state) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+PARTS = {"accumulate_steps": 2}  # computed one after the other, with statistics as if at once
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "scan"),
+    ("name", "count", "changes"),
     [
-        ("pmap", 4, False),
-        ("sharded", 4, False),
+        ("pmap", 4, PARTS),
+        ("sharded", 4, PARTS),
+        ("pmap", 4, {"remat": "blocks"}),
         *also_slow(
-            ("single", 1, False),
-            ("shard_map", 4, False),
-            ("central", 4, False),
-            ("pmap", 4, True),
-            ("shard_map", 4, True),
-            ("sharded", 4, True),
+            ("single", 1, PARTS),
+            ("shard_map", 4, PARTS),
+            ("central", 4, PARTS),
+            *((name, 4, PARTS | {"scan": True}) for name in ("pmap", "shard_map", "sharded")),
+            ("single", 1, {"remat": "full"}),
+            ("shard_map", 4, {"remat": "blocks"}),
+            *((name, 4, {"remat": "full"}) for name in ("pmap", "sharded", "central")),
         ),
     ],
 )
-def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> None:
-    """Two parts, computed one after the other, with running statistics as if at once."""
-    assert_as_the_oracle(
-        dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count
-    )
+def test_microbatches_and_recomputation_change_nothing(
+    name: str, count: int, changes: dict[str, Any]
+) -> None:
+    changed = dataclasses.replace(recipe("group:2"), **changes)
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    assert_same(train(strategy, host_batches()), oracle("group:2", 1))
 
 
 @pytest.mark.parametrize("name", ["pmap", "shard_map", "sharded"])
@@ -348,19 +351,15 @@ def test_microbatches_are_the_same_on_several_devices(
     microbatches.
     """
     changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
-    expected, expected_metrics = oracle_of_two(batch_norm)
+    expected = oracle_of_two(batch_norm)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
-    order = strategy.order_in_batch(BATCH_SIZE)
+    order = strategy.batch_permutation(BATCH_SIZE)
     assert order is not None
-    state, metrics = train(
-        strategy,
-        [{key: values[order] for key, values in batch.items()} for batch in host_batches()],
-    )
-    assert largest_difference(state, expected) <= 1e-5
-    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+    ordered = [{key: values[order] for key, values in batch.items()} for batch in host_batches()]
+    assert_same(train(strategy, ordered), expected)
     unordered, _ = train(strategy, host_batches())
-    assert largest_difference(unordered.params, expected.params) > 1e-3
+    assert largest_difference(unordered.params, expected[0].params) > 1e-3
 
 
 @functools.cache
@@ -369,57 +368,26 @@ def oracle_of_two(batch_norm: str) -> Any:
     return train(create_strategy("single", changed, jax.devices()[:1]), host_batches())
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "remat"),
-    [
-        ("pmap", 4, "blocks"),
-        *also_slow(
-            ("single", 1, "full"),
-            ("pmap", 4, "full"),
-            ("shard_map", 4, "blocks"),
-            ("sharded", 4, "full"),
-            ("central", 4, "full"),
-        ),
-    ],
-)
-def test_computing_again_changes_nothing(name: str, count: int, remat: str) -> None:
-    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), remat=remat), name, count)
-
-
-def test_parts_that_do_not_divide_are_refused() -> None:
-    strategy = create_strategy(
-        "pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4]
-    )
-    with pytest.raises(
-        ConfigError,
-        match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
-    ):
-        strategy.check_batch(BATCH_SIZE)
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
     rng = np.random.default_rng(0)
+    shapes = {"kernel": (4, 3, 2), "bias": (4,), "narrow": (4, 5), "counts": (4, 2, 2)}
+    # Small whole numbers, whose sums are exact in 16 bits.
     tree = {
-        "grads": [
-            rng.standard_normal((4, 3, 2)).astype(np.float32),
-            rng.standard_normal(4).astype(np.float32),
-        ],
-        "narrow": jnp.asarray(rng.standard_normal((4, 5)), jnp.bfloat16),
-        "counts": rng.integers(0, 9, (4, 2, 2)).astype(np.int32),
-        "none": {},
+        name: rng.integers(-9, 9, shape).astype(
+            {"narrow": jnp.bfloat16, "counts": np.int32}.get(name, np.float32)
+        )
+        for name, shape in shapes.items()
     }
     replicas = Replicas(axis="replicas", flat=flat)
-    found = jax.pmap(
-        lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)),
-        "replicas",
-        devices=jax.devices()[:4],
+    means, sums = jax.vmap(
+        lambda tree: (replicas.mean(tree | {"counts": {}}), replicas.sum(tree)),
+        axis_name="replicas",
     )(tree)
-    means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
-    sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
-    for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
-        np.testing.assert_allclose(
-            np.float32(leaf),
-            np.broadcast_to(expected, leaf.shape),
-            rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6,
-        )
+    for name, values in tree.items():
+        total = np.asarray(values, np.float32).sum(0)
+        assert sums[name].dtype == values.dtype
+        np.testing.assert_array_equal(np.float32(sums[name][1]), total)
+        if name != "counts":
+            assert means[name].dtype == values.dtype
+            np.testing.assert_allclose(np.float32(means[name][1]), total / 4, rtol=1e-2)

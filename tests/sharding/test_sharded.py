@@ -18,6 +18,8 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
+from one_device import Trained, assert_same, trained
+from one_device import oracle as oracle_of
 from orbax.checkpoint import v1 as orbax
 from process_group import Processes
 
@@ -29,10 +31,8 @@ from jaxdp.config import TrainConfig
 from jaxdp.data import placement
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import partition
-from jaxdp.sharding.replicas import Replicas
 from jaxdp.sharding.sharded import Sharded
-from jaxdp.step import optim, step
-from jaxdp.step.state import TrainState
+from jaxdp.step import optim
 from jaxdp.training.setup import Setup, create_setup
 
 # Widths of 16, 18, 20 and 22, which 8 devices do not divide, and one parameter in two large enough
@@ -61,10 +61,12 @@ DENOISER = {
     "model_kwargs": {"base_channels": 4, "levels": 2},
     "augment": ("flip_vertical",),
 }
-MESHES = [
-    (None, True),
-    ("data=8", False),
-]
+MODELS: dict[str, dict[str, Any]] = {
+    "pyramidnet": PYRAMIDNET,
+    "small images": SMALL_IMAGES,
+    "unet": UNET,
+    "denoiser": DENOISER,
+}
 
 
 def create(**settings: Any) -> Setup:
@@ -81,64 +83,38 @@ def create(**settings: Any) -> Setup:
     return create_setup(config.replace(**settings))
 
 
-def trained(run: Setup) -> tuple[TrainState, Any]:
-    state, sums = run.strategy.init(run.create_state), {}
-    for batch in run.train_batches(0):
-        state, sums = run.strategy.train_step(state, batch, run.constants)
-    return run.strategy.gather(state), run.strategy.gather(sums)
-
-
 @functools.cache
-def oracle(model: str, batch_norm: str = "global") -> tuple[TrainState, Any]:
-    """Plain jit on one device."""
-    settings = {
-        "pyramidnet": PYRAMIDNET,
-        "small images": SMALL_IMAGES,
-        "unet": UNET,
-        "denoiser": DENOISER,
-    }[model]
-    run = create(**settings, batch_norm=batch_norm, strategy="single", devices=1)
-    function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
-    state, sums = run.create_state(), {}
-    for batch in run.train_batches(0):
-        state, sums = function(
-            state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants)
-        )
-    return jax.tree.map(np.asarray, (state, sums))
+def oracle(model: str, batch_norm: str = "global") -> Trained:
+    return oracle_of(create(**MODELS[model], batch_norm=batch_norm, strategy="single", devices=1))
 
 
-def assert_same(found: tuple[TrainState, Any], expected: tuple[TrainState, Any]) -> None:
-    for wanted, leaf in zip(jax.tree.leaves(expected[0]), jax.tree.leaves(found[0]), strict=True):
-        np.testing.assert_allclose(leaf, wanted, atol=1e-5)
-    for name, value in expected[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-4, err_msg=name)
+PARTS = {"shard_params": True}
+CASES: list[Any] = [
+    ("pyramidnet", "global", PARTS),
+    ("pyramidnet", "global", {"mesh": "data=8"}),
+    # Those of 4 of the mesh's shards of 16 examples.
+    ("pyramidnet", "group:8", PARTS | {"mesh": "data=8", "batch_norm": "group:8"}),
+    # Each of 8 devices has 2 of 16 examples.
+    ("pyramidnet", "group:2", PARTS | {"batch_norm": "replica"}),
+    ("denoiser", "global", PARTS),
+    ("unet", "global", {"mesh": "data=2,space=4"}),
+]
+SLOW_CASES: list[Any] = [
+    ("denoiser", "global", PARTS | {"mesh": "data=4,space=2"}),
+    ("unet", "global", {"mesh": "data=4,space=2", "data_placement": "host"}),
+    ("unet", "global", {"mesh": "data=1,space=2", "devices": 2}),
+    # A network that sees the whole image at its end, and with the fewest rows.
+    ("small images", "global", PARTS | {"mesh": "data=4,space=2"}),
+]
 
 
-def test_groups_over_devices_with_parameters_in_parts() -> None:
-    """Groups of 8 are those of 4 of the mesh's shards of 16 examples."""
-    found = trained(create(**PYRAMIDNET, mesh="data=8", shard_params=True, batch_norm="group:8"))
-    assert_same(found, oracle("pyramidnet", "group:8"))
-
-
-@pytest.mark.parametrize(("axes", "shard_params"), MESHES)
-def test_parameters_in_parts_train_as_whole_ones(axes: str | None, shard_params: bool) -> None:
-    found = trained(create(**PYRAMIDNET, mesh=axes, shard_params=shard_params))
-    assert_same(found, oracle("pyramidnet"))
-
-
-def test_parts_of_parameters_take_statistics_of_each_share() -> None:
-    """Batch norm `replica`: each of 8 devices has 2 of 16 examples."""
-    found = trained(create(**PYRAMIDNET, shard_params=True, batch_norm="replica"))
-    assert_same(found, oracle("pyramidnet", "group:2"))
-
-
-@pytest.mark.parametrize("axes", [None, pytest.param("data=4,space=2", marks=pytest.mark.slow)])
-def test_a_regression_trains_with_parameters_in_parts(axes: str | None) -> None:
-    run = create(**DENOISER, mesh=axes, shard_params=True)
-    said = run.strategy.state_bytes(run.create_state())
-    assert said is not None
-    assert said["per_device"] * 3 < said["replicated"] * 2
-    assert_same(trained(run), oracle("denoiser"))
+@pytest.mark.parametrize(
+    ("model", "batch_norm", "settings"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES)],
+)
+def test_parts_train_as_one_device(model: str, batch_norm: str, settings: dict[str, Any]) -> None:
+    """Parts of parameters, rows of images, or both."""
+    assert_same(trained(create(**MODELS[model] | settings)), oracle(model, batch_norm))
 
 
 @pytest.mark.parametrize("optimizer", sorted(optim.OPTIMIZERS))
@@ -160,28 +136,6 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
         padded = optax.apply_updates(padded, updates)
     np.testing.assert_allclose(padded[:, :, :18, :22], params, atol=1e-6)
     assert np.sum(padded != 0) == weights.size
-
-
-@pytest.mark.parametrize(
-    ("axes", "data_placement", "devices"),
-    [
-        ("data=2,space=4", "device", 8),
-        pytest.param("data=4,space=2", "host", 8, marks=pytest.mark.slow),
-        pytest.param("data=1,space=2", "device", 2, marks=pytest.mark.slow),
-    ],
-)
-def test_rows_over_space_train_as_whole_images(
-    axes: str, data_placement: str, devices: int
-) -> None:
-    found = trained(create(**UNET, mesh=axes, data_placement=data_placement, devices=devices))
-    assert_same(found, oracle("unet"))
-
-
-@pytest.mark.slow
-def test_rows_and_parts_go_together() -> None:
-    """Also for a network that sees the whole image at its end, and with the fewest rows."""
-    found = trained(create(**SMALL_IMAGES, mesh="data=4,space=2", shard_params=True))
-    assert_same(found, oracle("small images"))
 
 
 @pytest.mark.slow
@@ -272,25 +226,6 @@ def compiled_step(run: Setup) -> Any:
     return run.strategy.train_step.lower(state, batch, run.constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_a_state_larger_than_a_device_trains() -> None:
-    """Of a device that holds 400 kB.
-
-    The state of 580 kB, most of it Adam's, fits 8 of them in parts alone.
-    """
-    budget = 400_000
-    settings: Any = PYRAMIDNET | {
-        "model_kwargs": {"depth": 8, "alpha": 24},
-        "optimizer": "adam",
-        "data_placement": "host",
-    }
-    whole, parts = (create(**settings, shard_params=shard_params) for shard_params in (False, True))
-    assert compiled_step(whole).memory_analysis().argument_size_in_bytes > budget
-    assert compiled_step(parts).memory_analysis().argument_size_in_bytes < budget / 2
-    state, sums = trained(parts)
-    assert np.isfinite(sums["loss"])
-    assert int(state.step) == 3
-
-
 @pytest.mark.slow
 def test_rows_over_space_divide_the_memory_of_activations() -> None:
     settings: Any = UNET | {
@@ -358,12 +293,12 @@ from jax.experimental import multihost_utils
 from jaxdp.sharding.sharded import Sharded
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.stored import flatten
-gather, to_save, restore = multihost_utils.process_allgather, Sharded.to_save, Checkpoints.restore
+gather, host_copy, restore = multihost_utils.process_allgather, Sharded.host_copy, Checkpoints.restore
 def forbidden(*args, **kwargs):
     raise AssertionError("arrays are put together to be saved")
 def saving(self, state):
     multihost_utils.process_allgather = forbidden
-    saved = to_save(self, state)
+    saved = host_copy(self, state)
     multihost_utils.process_allgather = gather
     whole = self.gather(state)
     if jax.process_index() == 0:
@@ -385,7 +320,7 @@ def restoring(self, step, like, parts=None):
         np.testing.assert_array_equal(cropped, expected[name], err_msg=name)
         assert np.count_nonzero(whole) == np.count_nonzero(cropped), name
     return state, position
-Sharded.to_save, Checkpoints.restore = saving, restoring
+Sharded.host_copy, Checkpoints.restore = saving, restoring
 """
 
 
@@ -407,7 +342,6 @@ def test_processes_write_and_read_each_its_parts() -> None:
     """2 processes of 2 devices, continued over the same mesh and over another, end as one process
     without parts does.
     """
-    settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 30}, "clip_norm": None}
     flags = (
         "--model pyramidnet --model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global"
         " --global-batch-size 16 --learning-rate 0.01 --schedule constant --checkpoint-every 2"
@@ -432,21 +366,6 @@ def test_processes_write_and_read_each_its_parts() -> None:
     # Or else nothing here had to be padded.
     assert any(stored[name].shape != array.shape for name, array in wanted.items())
     assert_same_checkpoint(checkpoints("run").arrays(2), wanted, atol=0)
-    for devices, axes, strategy in [
-        (4, None, "sharded"),
-        (8, "data=8", "sharded"),
-        (2, None, "pmap"),
-    ]:
-        run = create(
-            **settings,
-            devices=devices,
-            mesh=axes,
-            strategy=strategy,
-            shard_params=strategy == "sharded",
-        )
-        state, _ = checkpoints("run").restore(2, run.shapes, run.strategy.parts(run.shapes))
-        placed = run.strategy.restore(state, run.shapes)
-        assert_same_checkpoint(flatten(run.strategy.gather(placed)), wanted, atol=0)
 
     shutil.copytree("run", "other")
     launch("--steps", "4")
@@ -462,45 +381,6 @@ def test_processes_write_and_read_each_its_parts() -> None:
         )
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
-    """Sharded, then pmap on 2 devices, then sharded over another mesh: the same arrays as one
-    device ends with.
-    """
-    common = (
-        "--model-kwargs depth=8 alpha=6 --batch-norm global --global-batch-size 16 --learning-rate"
-        " 0.01 --schedule constant --ema-decay 0.9 --checkpoint-every 2"
-    ).split()
-    parts = ["--strategy", "sharded", "--shard-params", "--devices"]
-    assert (
-        train.main(
-            [
-                *common,
-                "--run-dir",
-                "whole",
-                "--steps",
-                "6",
-                "--strategy",
-                "single",
-                "--devices",
-                "1",
-            ]
-        )
-        == 0
-    )
-    assert train.main([*common, "--run-dir", "parts", "--steps", "2", *parts, "8"]) == 0
-    assert train.main([*common, "--run-dir", "parts", "--steps", "4", "--devices", "2"]) == 0
-    assert (
-        train.main([*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=4"])
-        == 0
-    )
-    assert_same_checkpoint(
-        checkpoints("parts").arrays(6), checkpoints("whole").arrays(6), atol=1e-5
-    )
-    summary = json.loads(pathlib.Path("parts", "summary.json").read_text())
-    assert summary["state_bytes_per_device"] < summary["state_bytes"] / 3
-
-
 def test_padding_is_noted_and_taken_off_again() -> None:
     """As several processes save it; read on the same mesh, on another one, and whole."""
     run, other = (create(**PYRAMIDNET, shard_params=True, devices=devices) for devices in (8, 4))
@@ -514,7 +394,7 @@ def test_padding_is_noted_and_taken_off_again() -> None:
     expected = {name: np.asarray(leaf) for name, leaf in flatten(host).items()}
     assert_same_checkpoint(reader.arrays(5), expected, atol=0)
     for reads in (run, other):
-        state, position = reader.restore(5, run.shapes, reads.strategy.parts(run.shapes))
+        state, position = reader.restore(5, run.shapes, reads.strategy.restore_target(run.shapes))
         assert position == {"rollbacks": 1}
         again = reads.strategy.gather(reads.strategy.restore(state, run.shapes))
         assert_same_checkpoint(flatten(again), expected, atol=0)
@@ -524,43 +404,38 @@ def test_padding_is_noted_and_taken_off_again() -> None:
             r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"
         ),
     ):
-        reader.restore(5, placed, run.strategy.parts(run.shapes))  # a model as wide as the padding
+        reader.restore(
+            5, placed, run.strategy.restore_target(run.shapes)
+        )  # a model as wide as the padding
 
 
 def test_weights_that_are_not_finite_are_noticed_in_parts() -> None:
     run = create(**PYRAMIDNET, shard_params=True)
     state = run.strategy.init(run.create_state)
-    assert run.strategy.all_finite(state, run.strategy.to_save(state))
+    assert run.strategy.all_finite(state, run.strategy.host_copy(state))
     broken = dataclasses.replace(
         state, params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params)
     )
-    assert not run.strategy.all_finite(broken, run.strategy.to_save(broken))
+    assert not run.strategy.all_finite(broken, run.strategy.host_copy(broken))
 
 
-def test_rules_choose_what_divides_then_the_least_padding() -> None:
-    def spec(path: str, shape: tuple[int, ...], data: int) -> tuple[PartitionSpec, tuple[int, ...]]:
-        found = partition.place(path, shape, data)
-        return found.spec, found.stored
-
-    assert spec("params/a/kernel", (3, 3, 16, 21), data=8) == (
-        PartitionSpec(None, None, "data", None),
-        (3, 3, 16, 21),
-    )
-    assert spec("params/a/kernel", (3, 3, 21, 26), data=8) == (
-        PartitionSpec(None, None, "data", None),
-        (3, 3, 24, 26),
-    )
-    assert spec("params/a/kernel", (3, 3, 20, 23), data=8) == (
-        PartitionSpec(None, None, None, "data"),
-        (3, 3, 20, 24),
-    )
-    assert spec("params/a/scale", (64,), data=8) == (PartitionSpec(None), (64,))
-    assert spec("params/a/scale", (2048,), data=4) == (PartitionSpec("data"), (2048,))
-    assert spec("params/table", (100, 4096), data=8) == (PartitionSpec(None, "data"), (100, 4096))
-    assert spec("params/a/kernel", (3, 3, 16, 22), data=1) == (
-        PartitionSpec(None, None, None, None),
-        (3, 3, 16, 22),
-    )
+@pytest.mark.parametrize(
+    ("path", "shape", "shards", "spec", "stored"),
+    [
+        ("a/kernel", (3, 3, 16, 21), 8, (None, None, "data", None), (3, 3, 16, 21)),
+        ("a/kernel", (3, 3, 21, 26), 8, (None, None, "data", None), (3, 3, 24, 26)),
+        ("a/kernel", (3, 3, 20, 23), 8, (None, None, None, "data"), (3, 3, 20, 24)),
+        ("a/kernel", (3, 3, 16, 22), 1, (None, None, None, None), (3, 3, 16, 22)),
+        ("a/scale", (64,), 8, (None,), (64,)),
+        ("a/scale", (2048,), 4, ("data",), (2048,)),
+        ("table", (100, 4096), 8, (None, "data"), (100, 4096)),
+    ],
+)
+def test_rules_choose_what_divides_then_the_least_padding(
+    path: str, shape: tuple[int, ...], shards: int, spec: tuple[Any, ...], stored: tuple[int, ...]
+) -> None:
+    placement = partition.place(f"params/{path}", shape, shards)
+    assert (placement.spec, placement.stored) == (PartitionSpec(*spec), stored)
 
 
 MISTAKES = [

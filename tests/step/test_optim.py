@@ -39,18 +39,18 @@ def test_decay_is_coupled_and_nesterov_looks_ahead() -> None:
     assert updates([1.0, -0.5, 0.25], weight_decay=0.01) == pytest.approx(value, abs=1e-6)
 
 
-def test_adamw_decays_beside_the_gradient() -> None:
-    # The first Adam step has the size of the learning rate, whatever the gradient.
-    assert updates([3.0], optimizer="adamw", weight_decay=0.5) == pytest.approx(
-        2 - 0.1 * (1 + 0.5 * 2), abs=1e-5
-    )
-    assert updates([3.0], optimizer="adam", weight_decay=0.5) == pytest.approx(2 - 0.1, abs=1e-5)
-
-
-def test_clipping_comes_before_the_decay() -> None:
-    assert updates([100.0], optimizer="sgd", clip_norm=1.0, weight_decay=0.5) == pytest.approx(
-        2 - 0.1 * (1 + 0.5 * 2), abs=1e-6
-    )
+@pytest.mark.parametrize(
+    ("gradient", "expected", "settings"),
+    [
+        # The first Adam step has the size of the learning rate, whatever the gradient.
+        (3.0, 2 - 0.1 * (1 + 0.5 * 2), {"optimizer": "adamw"}),
+        (3.0, 2 - 0.1, {"optimizer": "adam"}),
+        # Clipping comes before the decay.
+        (100.0, 2 - 0.1 * (1 + 0.5 * 2), {"optimizer": "sgd", "clip_norm": 1.0}),
+    ],
+)
+def test_the_decay_has_its_place(gradient: float, expected: float, settings: Any) -> None:
+    assert updates([gradient], weight_decay=0.5, **settings) == pytest.approx(expected, abs=1e-5)
 
 
 def test_keywords_reach_the_optimizer() -> None:

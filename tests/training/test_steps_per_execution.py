@@ -33,7 +33,7 @@ def train_through(setup: Setup) -> tuple[Any, list[Any]]:
     for batch in setup.train_batches(0):
         state, sums = setup.strategy.train_step(state, batch, setup.constants)
         found.append(setup.strategy.gather(sums))
-    return setup.strategy.to_save(state), found
+    return setup.strategy.host_copy(state), found
 
 
 @pytest.mark.parametrize(
@@ -87,38 +87,25 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
 def test_no_call_goes_across_what_happens_between_steps(
     start: int, boundaries: tuple[int, ...], expected: list[Any]
 ) -> None:
-    plan = Intervals(
-        15,
-        7,
-        log_every=2,
-        eval_every=7,
-        checkpoint_every=12,
-        steps_per_execution=3,
-        boundaries=boundaries,
-    )
+    every = {"log_every": 2, "eval_every": 7, "checkpoint_every": 12, "steps_per_execution": 3}
+    plan = Intervals(15, 7, **every, boundaries=boundaries)
     assert [(call.start, call.stop) for call in plan.executions(start)] == expected
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ["--data-placement", "host"],
-            "--steps-per-execution 2: needs the dataset on the devices; see --data-placement",
-        ),
-        (
-            ["--strategy", "central"],
-            "--steps-per-execution 2: --strategy central has a step of several programs; use 1",
-        ),
-        (["--steps-per-execution", "0"], "--steps-per-execution 0: must be greater than 0"),
+        ("--data-placement host", "2: needs the dataset on the devices; see --data-placement"),
+        ("--strategy central", "2: --strategy central has a step of several programs; use 1"),
+        ("--steps-per-execution 0", "0: must be greater than 0"),
     ],
 )
 def test_what_takes_one_step_a_call(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main(["--model", "cnn", "--steps-per-execution", "2", *flags]) == 2
+    assert train.main(f"--model cnn --steps-per-execution 2 {flags}".split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert f"--steps-per-execution {message}" in line
 
 
 def test_a_call_of_several_steps_has_a_row_for_each(no_pictures: None) -> None:

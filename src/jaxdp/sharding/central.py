@@ -56,8 +56,10 @@ class Central(strategy.Strategy):
 
         def update(state: TrainState, stacked: Any, constants: Constants) -> Any:
             totals, sums = add(stacked)
-            means = jax.tree.map(lambda leaf: leaf / count, totals)
-            return step.update_state(state, *means, sums, constants, recipe=recipe)
+            grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / count, totals)
+            return step.update_state(
+                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+            )
 
         def on_each(function: Any, replicas: Replicas) -> Any:
             return jax.pmap(

@@ -38,7 +38,8 @@ class Forward:
         return self._programs[devices](batch)
 
     def _compile(self, devices: tuple[Any, ...]) -> Callable[[Any], Array]:
-        mesh, whole, examples = data_mesh(devices), PartitionSpec(), PartitionSpec(DATA_AXIS)
+        mesh = data_mesh(devices)
+        whole, examples = PartitionSpec(), PartitionSpec(DATA_AXIS)
         # Only the state is replicated, and no gradient of it is taken: there is nothing to check.
         function = jax.jit(
             jax.shard_map(

@@ -115,7 +115,7 @@ class Sharded(strategy.Strategy):
             )
             raise ConfigError("mesh", self.axes, remedy)
 
-    def parts(self, shapes: TrainState) -> TrainState | None:
+    def restore_target(self, shapes: TrainState) -> TrainState | None:
         return self.abstract(shapes) if self.shard_params else None
 
     def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
@@ -135,7 +135,7 @@ class Sharded(strategy.Strategy):
             "per_device": partition.bytes_per_device(self.abstract(state)),
         }
 
-    def creating(self) -> contextlib.AbstractContextManager[Any]:
+    def creation_device(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which a state is created in host memory: a sharded one need not fit
         a single device.
         """
@@ -154,7 +154,7 @@ class Sharded(strategy.Strategy):
             return super().gather(tree)
         return jax.tree.map_with_path(lambda path, leaf: layout.crop(path, _whole(leaf)), tree)
 
-    def to_save(self, state: TrainState) -> TrainState:
+    def host_copy(self, state: TrainState) -> TrainState:
         """Returns NumPy arrays, as other strategies do, if this is the only process: all shards are
         on one host then anyway.
 

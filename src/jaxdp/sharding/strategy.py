@@ -126,8 +126,7 @@ class Strategy(abc.ABC):
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need besides devices, such as other processes.
 
-        Args:
-            setup: the `training.setup.Setup` of the run.
+        Its argument is the `training.setup.Setup` of the run.
         """
         return contextlib.nullcontext()
 
@@ -145,7 +144,8 @@ class Strategy(abc.ABC):
             group: examples that share batch-norm statistics, where a number was asked for; by
                 default it follows the batch.
         """
-        shards, parts, mode = self.data_shards, self.recipe.accumulate_steps, self.recipe.batch_norm
+        parts, shards = self.recipe.accumulate_steps, self.data_shards
+        mode = self.recipe.batch_norm
         share, rest = divmod(global_batch_size, shards)
         if rest:
             unit = parts * math.lcm(shards, group or 1)
@@ -155,8 +155,8 @@ class Strategy(abc.ABC):
             remedy = f"there are {most} examples to train on: {few}"
             if possible:
                 remedy = f"use {' or '.join(possible)}"
-            whole = shards == self.num_devices
-            who = f"{shards} devices do" if whole else f"data={shards} of the mesh does"
+            is_all = shards == self.num_devices
+            who = f"{shards} devices do" if is_all else f"data={shards} of the mesh does"
             remedy = f"{who} not divide it; {remedy}"
             raise ConfigError("global_batch_size", global_batch_size, remedy)
         if share % parts:
@@ -170,14 +170,14 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {together} examples of {what}; use e.g. group:{near}"
             raise ConfigError("batch_norm", mode, remedy)
 
-    def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
+    def batch_permutation(self, global_batch_size: int) -> np.ndarray | None:
         """Returns the order in which the examples of a global batch are placed; None for their own.
 
-        With microbatches, statistics over more examples than a device has of one are those of
-        consecutive examples only if each microbatch is a consecutive part of the global batch. Then
-        each device takes a part of each.
+        With microbatches, batch-norm statistics over several devices are those of consecutive
+        examples only if each microbatch is a consecutive part of the global batch.
         """
-        parts, shards, mode = self.recipe.accumulate_steps, self.data_shards, self.recipe.batch_norm
+        parts, shards = self.recipe.accumulate_steps, self.data_shards
+        mode = self.recipe.batch_norm
         share = global_batch_size // (parts * shards)
         spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
         if parts == 1 or shards == 1 or not spans:
@@ -193,7 +193,7 @@ class Strategy(abc.ABC):
         """Returns the bytes of a state, `replicated` and `per_device`, if they may differ."""
         return None
 
-    def creating(self) -> contextlib.AbstractContextManager[Any]:
+    def creation_device(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which a state is created, to be placed later."""
         return contextlib.nullcontext()
 
@@ -201,7 +201,7 @@ class Strategy(abc.ABC):
         """Creates a state and places it."""
         return self.restore(create_state())
 
-    def parts(self, shapes: TrainState) -> TrainState | None:
+    def restore_target(self, shapes: TrainState) -> TrainState | None:
         """Returns shapes and shardings into which each process reads its shards of a checkpoint.
 
         None if each reads all of it.
@@ -214,7 +214,7 @@ class Strategy(abc.ABC):
         Args:
             state: on the host or on any devices.
             shapes: of the state, with the model's shapes, if this one may have been read into
-                `parts`; such arrays stay in place.
+                `restore_target`; such arrays stay in place.
         """
         sharding = self._state_sharding
         return jax.tree.map(
@@ -229,11 +229,11 @@ class Strategy(abc.ABC):
         """Returns NumPy copies of a replicated tree, once the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
-    def collect(self, state: TrainState) -> TrainState:
+    def fetch_state(self, state: TrainState) -> TrainState:
         """Returns the state after the last train step, fetched if it is elsewhere."""
         return state
 
-    def to_save(self, state: TrainState) -> TrainState:
+    def host_copy(self, state: TrainState) -> TrainState:
         """Returns a copy of a state, which a checkpoint writes in the background."""
         return self.gather(state)
 
@@ -242,7 +242,7 @@ class Strategy(abc.ABC):
 
         Args:
             state: on the devices.
-            saved: the same state, as `to_save` returned it.
+            saved: the same state, as `host_copy` returned it.
         """
         return all(
             np.isfinite(leaf).all()

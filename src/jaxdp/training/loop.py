@@ -101,7 +101,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
-                state = setup.strategy.collect(state)
+                state = setup.strategy.fetch_state(state)
                 sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
         early = run.ended_early()
         if (stopped or early) and not last:
@@ -140,7 +140,7 @@ def _evaluate_and_save(
 
 def _copy(run: "Run", state: TrainState, step: int) -> Any:
     run.emit("on_activity", Activity, "saving", step, False)
-    return run.setup.strategy.to_save(state)
+    return run.setup.strategy.host_copy(state)
 
 
 def check_finite(

@@ -250,7 +250,7 @@ class Run:
         assert self._checkpoints is not None
         shapes = self.setup.shapes
         try:
-            return self._checkpoints.restore(step, shapes, self.setup.strategy.parts(shapes))
+            return self._checkpoints.restore(step, shapes, self.setup.strategy.restore_target(shapes))
         except ConfigError as error:
             changed = self._changes()
             remedy = error.remedy + f"; other settings than before: {changed}" * bool(changed)

@@ -92,7 +92,7 @@ class Setup(Batches):
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
         weights = self.initial_weights
-        with self.strategy.creating():
+        with self.strategy.creation_device():
             return self._create_state(weights)
 
     def _create_state(self, weights: transfer.InitialWeights | None = None) -> TrainState:

@@ -178,7 +178,7 @@ class OnWorkers(Single):
         self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(shares.needed(state)))
         self.servers.install(state, self._rates)
 
-    def collect(self, state: TrainState) -> TrainState:
+    def fetch_state(self, state: TrainState) -> TrainState:
         if state is self._state and not self.servers.here:
             self._state = state = self.restore(self._fetch(state))
         return state
