@@ -67,26 +67,26 @@ def _peers_notified() -> Iterator[None]:
     try:
         yield
     except StoppedAtStart as error:
-        processes.leave(error, EXIT_STOPPED, STOPPED_AT_START)
+        processes.exit_and_notify(error, EXIT_STOPPED, STOPPED_AT_START)
         raise Exit(EXIT_STOPPED, STOPPED_AT_START) from error
     except OSError as error:  # a full disk, a folder that has vanished
         if error.errno in OF_NAMES:
-            processes.leave(error, EXIT_USAGE_ERROR, str(error))
+            processes.exit_and_notify(error, EXIT_USAGE_ERROR, str(error))
             raise ConfigError("", "", str(error)) from error
         what = "" if error.filename or not error.errno else "the run directory cannot be written: "
         after = "; the same command continues after the last checkpoint"
         message = f"{what}{error}" + after * (not isinstance(error, MovedError))
-        processes.leave(error, 1, message)
+        processes.exit_and_notify(error, 1, message)
         raise Exit(1, f"jaxdp.train: error: {message}") from error
     except FolderLocked as error:
         code = EXIT_LOCKED if SUPERVISED in os.environ else EXIT_USAGE_ERROR
-        processes.leave(error, code, str(error))
+        processes.exit_and_notify(error, code, str(error))
         raise Exit(code, f"jaxdp.train: error: {error}") from error
     except BaseException as error:
         refused = isinstance(error, ConfigError)
         reason = str(error) if refused or isinstance(error, streams.OutputError) else None
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else reason
-        processes.leave(error, EXIT_USAGE_ERROR if refused else 1, reason)
+        processes.exit_and_notify(error, EXIT_USAGE_ERROR if refused else 1, reason)
         raise
 
 

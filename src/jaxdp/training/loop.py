@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
-from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
 from jaxdp.training.reader import Diverged, Reader
@@ -72,7 +72,9 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
             compiled,
         )
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
+            state, step_sums = compile_then_barrier(
+                setup.strategy.train_step, state, batch, constants
+            )
         step = call.stop
         reader.add(call, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)

@@ -143,7 +143,7 @@ class Run:
         wanted = self._signals.requested() or (
             bool(self._stop_reason) and not self._stop_is_everywhere
         )
-        stops = self.group.stops_at(step, wanted=wanted, margin=self._margin)
+        stops = self.group.agree_to_stop(step, wanted=wanted, margin=self._margin)
         if stops and self.group.count > 1:
             self._agreed_reason = self.group.get("early") or ""
         return stops

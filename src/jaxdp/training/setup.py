@@ -35,7 +35,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import platform
-from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
@@ -342,7 +342,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
+            under_way.append(compile_then_barrier(self.strategy.eval_step, state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)
