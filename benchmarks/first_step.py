@@ -113,7 +113,7 @@ def train(arguments: list[str]) -> int:
         (setup_lib.placement, "read_all", "settings and data"),
         (setup_lib, "check_model", "model check"),
         (setup_lib.Setup, "_create_state", "weights"),
-        (loop, "call_together", "first execution"),
+        (loop, "compile_then_barrier", "first execution"),
         (reader.Reader, "_read", "first execution"),
     ):
         watch.at(place, name, part)
@@ -126,7 +126,7 @@ def train(arguments: list[str]) -> int:
             watch.move(duration_secs, "compile or load")
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
-    call = loop.call_together
+    call = loop.compile_then_barrier
 
     def call_in_parts(function: Any, *args: Any) -> Any:
         watch.enter("trace and lower")
@@ -137,7 +137,7 @@ def train(arguments: list[str]) -> int:
         watch.leave()
         return call(function, *args)
 
-    loop.call_together = call_in_parts
+    loop.compile_then_barrier = call_in_parts
     read, parts = reader.Reader._read, dict[str, float]()
 
     def read_first(self: Any) -> None:

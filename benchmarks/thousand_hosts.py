@@ -130,19 +130,19 @@ def agree(hosts: int) -> dict[str, float]:
         members = tuple(f"process {number}" for number in range(hosts))
         group = group_lib.Group(index, hosts, members, _prefix="simulated")
         group.members = tuple(
-            group.exchange(
+            group.all_gather_text(
                 "members", f"process {index} (pid {10_000 + index} on node-{index})", WAITS_SECONDS
             )
         )
         times.append(time.perf_counter())
         group.check_equal(settings, WAITS_SECONDS)
         times.append(time.perf_counter())
-        group.meet()
+        group.barrier()
         times.append(time.perf_counter())
         for _ in range(10):  # as to find out whether to stop
             assert group.get("stop") is None
         asked.append(time.perf_counter())
-        group.meet()
+        group.barrier()
         marks.append(times)
         own.client.shutdown()
 

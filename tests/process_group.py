@@ -1,8 +1,10 @@
 """Starts processes of a run one by one, so that a test can disturb one of them."""
 
+import contextlib
 import ipaddress
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -116,6 +118,77 @@ def environment() -> dict[str, str]:
     return os.environ | {"XLA_FLAGS": " ".join(flags)}
 
 
+def family(pid: int) -> list[int]:
+    """Returns a process and all that come from it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(FileNotFoundError):
+            for thread in pathlib.Path(f"/proc/{parent}/task").iterdir():
+                found += [int(word) for word in (thread / "children").read_text().split()]
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+class Command:
+    """A command of jaxdp under way, in the folder of the test, on this machine or on one of its
+    hosts.
+
+    Args:
+        words: of Python: a module and its arguments, or -c and a program.
+        env: variables in addition to those of `environment`.
+        name: in the names of the files with its output.
+    """
+
+    def __init__(
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        host: network.Host | None = None,
+        name: str = "",
+    ) -> None:
+        self._out, self._err = pathlib.Path(f"out{name}.txt"), pathlib.Path(f"err{name}.txt")
+        with self._out.open("w") as out, self._err.open("w") as err:
+            popen = host.popen if host else subprocess.Popen
+            self.process: subprocess.Popen[str] = popen(
+                [sys.executable, *([] if words[0] == "-c" else ["-m"]), *words],
+                stdout=out,
+                stderr=err,
+                env=environment() | (env or {}),
+                start_new_session=True,
+            )
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    def wait_for(self, text: str, seconds: float = 200, file: pathlib.Path | None = None) -> float:
+        """Waits until it has printed a text on standard error, or a file has the text.
+
+        Returns how long that took.
+        """
+        begin, path = time.monotonic(), file or self._err
+        while not path.is_file() or text not in path.read_text():
+            assert self.process.poll() is None, self.err
+            assert time.monotonic() - begin < seconds, self.err
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def code(self, seconds: float = 600) -> int:
+        try:
+            return self.process.wait(timeout=seconds)
+        finally:
+            send(family(self.process.pid), signal.SIGKILL)
+
+
 class Processes:
     """Args:
     flags: of the run, after the `common` ones.
@@ -141,33 +214,21 @@ class Processes:
         self._port = hold_port()
         address = coordinator or (hosts[0].address if hosts else "127.0.0.1")
         coordinator = f"{address}:{self._port.getsockname()[1]}"
-        self.running: list[subprocess.Popen[str]] = []
+        self._commands: list[Command] = []
         for index in range(count):
             where = (
                 f"--devices {devices} --coordinator {coordinator} --num-processes {count}"
                 f" --process-id {index}".split()
             )
             lines = (preludes or {}).get(index, "") + program
-            command = [
-                sys.executable,
-                "-c",
-                lines,
-                *common,
-                *flags,
-                *where,
-                *(own_flags or {}).get(index, ()),
-            ]
-            with open(f"out-{index}.txt", "w") as out, open(f"err-{index}.txt", "w") as err:
-                popen = hosts[index].popen if hosts else subprocess.Popen
-                self.running.append(popen(command, stdout=out, stderr=err, env=environment()))
+            words = ["-c", lines, *common, *flags, *where, *(own_flags or {}).get(index, ())]
+            host = hosts[index] if hosts else None
+            self._commands.append(Command(*words, host=host, name=f"-{index}"))
+        self.running = [command.process for command in self._commands]
 
-    def wait_for(self, text: str, *, index: int = 0, seconds: float = 200) -> None:
-        """Waits until a process has printed something on standard error."""
-        deadline = time.monotonic() + seconds
-        while text not in self.errors(index):
-            assert time.monotonic() < deadline, self.errors(index)
-            assert self.running[index].poll() is None, self.errors(index)
-            time.sleep(0.05)
+    def wait_for(self, text: str) -> None:
+        """Waits until the first process has printed a text on standard error."""
+        self._commands[0].wait_for(text)
 
     def end_with(self, *codes: int, seconds: float = 200) -> None:
         """Waits for all, and compares their exit codes."""
@@ -184,7 +245,7 @@ class Processes:
             self._port.close()
 
     def errors(self, index: int) -> str:
-        return pathlib.Path(f"err-{index}.txt").read_text()
+        return self._commands[index].err
 
     def error_lines(self, index: int) -> list[str]:
         """What a process printed on standard error, but for progress."""
@@ -195,4 +256,4 @@ class Processes:
         ]
 
     def output(self, index: int) -> str:
-        return pathlib.Path(f"out-{index}.txt").read_text()
+        return self._commands[index].out

@@ -8,13 +8,12 @@ import pathlib
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
-from process_group import environment, newest
+from process_group import Command, newest
 
 from jaxdp import launch, train
 from jaxdp.config import TrainConfig
@@ -111,22 +110,13 @@ def test_gpus_are_shared_out(
     assert device_shares(3) == [{}, {}, {}]
 
 
-def start(*flags: str) -> subprocess.Popen[str]:
-    with open("err.txt", "w") as err:
-        return subprocess.Popen(
-            [sys.executable, "-m", "jaxdp.launch", "-n", "2", *flags, "--", "train", *FLAGS],
-            stdout=subprocess.DEVNULL, stderr=err, text=True, env=environment(),
-        )  # fmt: skip
+def start(*flags: str) -> Command:
+    return Command("jaxdp.launch", "-n", "2", *flags, "--", "train", *FLAGS)
 
 
-def wait_for(text: str, process: subprocess.Popen[str]) -> None:
-    while text not in pathlib.Path("err.txt").read_text():
-        assert process.poll() is None, pathlib.Path("err.txt").read_text()
-        time.sleep(0.1)
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+def children(command: Command) -> list[int]:
+    pid = command.process.pid
+    path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in path.read_text().split()]
 
 
@@ -155,10 +145,10 @@ def test_a_killed_process_is_started_again_with_all_others(
     record_fault: Callable[..., None],
 ) -> None:
     launcher = start("--max-restarts", "1")
-    wait_for("[0] step 12/", launcher)
+    launcher.wait_for("[0] step 12/")
     os.kill(children(launcher)[1], signal.SIGKILL)
-    assert launcher.wait(timeout=300) == 0
-    shown = pathlib.Path("err.txt").read_text()
+    assert launcher.code(300) == 0
+    shown = launcher.err
     assert "jaxdp.launch: a process ended with 137; starting all again (1 of at most 1)" in shown
     assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
     assert newest() == 150
@@ -272,16 +262,16 @@ def test_a_supervised_process_has_a_code_for_a_locked_folder(
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
 def test_signals_are_passed_on(record_fault: Callable[..., None]) -> None:
     launcher = start()
-    wait_for("[0] step 3/", launcher)
-    launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(timeout=100) == 75
-    assert "[0] stopped by a signal after saving step" in pathlib.Path("err.txt").read_text()
+    launcher.wait_for("[0] step 3/")
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.code(100) == 75
+    assert "[0] stopped by a signal after saving step" in launcher.err
     launcher = start()
-    wait_for("[0] step ", launcher)
+    launcher.wait_for("[0] step ")
     processes = children(launcher)
     stopped = newest()
-    launcher.kill()  # the processes get a SIGTERM, and save, although their output is not read
-    launcher.wait()
+    launcher.process.kill()  # the processes get a SIGTERM, and save, although their output is not read
+    launcher.process.wait()
     deadline = time.monotonic() + 60
     while any(pathlib.Path("/proc", str(number)).exists() for number in processes):
         assert time.monotonic() < deadline

@@ -89,11 +89,11 @@ def _describe_all(config: TrainConfig, *, placement: bool) -> Record | None:
         group = processes.start(config)
         own = describe_process(group.index, platform.select_devices(config.devices))
         placed = _place(config, own["devices"]) if placement else None
-        texts = group.exchange("devices", json.dumps(own), config.distributed_timeout)
+        texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
-        processes.leave(error, code, message, "jaxdp.devices")
+        processes.exit_and_notify(error, code, message, "jaxdp.devices")
         raise
     record = {"processes": [json.loads(text) for text in texts], "placement": placed}
     return record if group.index == 0 else None

@@ -74,7 +74,7 @@ def _peers_notified() -> Iterator[None]:
         yield
     except BaseException as error:
         code, reason = _code_and_reason(error)
-        processes.leave(error, code, reason)
+        processes.exit_and_notify(error, code, reason)
         if isinstance(error, StoppedAtStart):
             raise Exit(code, STOPPED_AT_START) from error
         if isinstance(error, OSError | FolderLocked):

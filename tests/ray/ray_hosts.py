@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 
 import network
-from process_group import environment
-from ray_nodes import send
+from process_group import environment, send
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scale.md"
 FIRST = "10.0.0.1"  # the first machine, in the documentation

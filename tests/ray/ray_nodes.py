@@ -5,31 +5,18 @@ import os
 import pathlib
 import secrets
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import network
 import pytest
-from process_group import environment
+from process_group import Command as Command
+from process_group import family, send
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
     " --batch-norm group:16 --learning-rate 0.01 --schedule constant --log-every 1 --eval-every"
     " 100000"
 ).split()
-
-
-def family(pid: int) -> list[int]:
-    """Returns a process and all that come from it."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(FileNotFoundError):
-            for thread in pathlib.Path(f"/proc/{parent}/task").iterdir():
-                found += [int(word) for word in (thread / "children").read_text().split()]
-    return found
 
 
 def running(pids: list[int], text: str) -> list[int]:
@@ -41,12 +28,6 @@ def running(pids: list[int], text: str) -> list[int]:
         return False
 
     return [pid for pid in pids if says(pid)]
-
-
-def send(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 @contextlib.contextmanager
@@ -150,48 +131,3 @@ class Nodes:
     def cut_off(self, node: Any) -> None:
         """Has it say nothing more, with all connections open, as a pulled cable does."""
         send(self.processes(node), signal.SIGSTOP)
-
-
-class Command:
-    """A command of jaxdp under way, in the folder of the test, on this machine or on one of its
-    hosts.
-    """
-
-    def __init__(
-        self, *words: str, env: dict[str, str] | None = None, host: network.Host | None = None
-    ) -> None:
-        self._out, self._err = pathlib.Path("out.txt"), pathlib.Path("err.txt")
-        with self._out.open("w") as out, self._err.open("w") as err:
-            popen = host.popen if host else subprocess.Popen
-            self.process: subprocess.Popen[str] = popen(
-                [sys.executable, "-m", *words],
-                stdout=out,
-                stderr=err,
-                env=environment() | (env or {}),
-                start_new_session=True,
-            )
-
-    @property
-    def err(self) -> str:
-        return self._err.read_text()
-
-    @property
-    def out(self) -> str:
-        return self._out.read_text()
-
-    def wait_for(self, text: str, seconds: float = 200, file: pathlib.Path | None = None) -> float:
-        """Waits until it has said something, or a file has it; returns how long that took."""
-        begin = time.monotonic()
-        while text not in (
-            file.read_text() if file and file.is_file() else "" if file else self.err
-        ):
-            assert self.process.poll() is None, self.err
-            assert time.monotonic() - begin < seconds, self.err
-            time.sleep(0.05)
-        return time.monotonic() - begin
-
-    def code(self, seconds: float = 600) -> int:
-        try:
-            return self.process.wait(timeout=seconds)
-        finally:
-            send(family(self.process.pid), signal.SIGKILL)

@@ -54,9 +54,9 @@ def in_each(count: int, act: Callable[[Group], Any], monkeypatch: pytest.MonkeyP
 
 def test_each_reads_what_all_told_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(group: Group) -> tuple[list[str], int]:
-        values = group.exchange("names", f"name {group.index}", SECONDS)
+        values = group.all_gather_text("names", f"name {group.index}", SECONDS)
         group.check_equal({"learning_rate": 0.1, "steps": 3}, SECONDS)
-        return values, len(group.exchange("names of others", "x" * 100_000, SECONDS))
+        return values, len(group.all_gather_text("names of others", "x" * 100_000, SECONDS))
 
     assert in_each(12, act, monkeypatch) == [([f"name {index}" for index in range(12)], 12)] * 12
 
@@ -78,7 +78,7 @@ def test_what_differs_is_named_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(group: Group) -> None:
         if group.index != 1:
-            group.exchange("names", "x", 1.0)
+            group.all_gather_text("names", "x", 1.0)
 
     said = (
         "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see"
@@ -102,8 +102,8 @@ def test_all_stop_at_the_same_step(
 
     def act(group: Group) -> int:
         for step in itertools.count(stride, stride):
-            group.exchange(f"step {step}", "", 5.0)
-            if group.stops_at(step, wanted=group.index == 1 and step == wanted_at, margin=2):
+            group.all_gather_text(f"step {step}", "", 5.0)
+            if group.agree_to_stop(step, wanted=group.index == 1 and step == wanted_at, margin=2):
                 return step
         raise AssertionError
 

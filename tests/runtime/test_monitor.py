@@ -183,7 +183,7 @@ class FakeGroup(Group):
             if key.startswith(f"{name}/")
         }
 
-    def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
+    def all_gather_text(self, name: str, value: str, timeout_seconds: float) -> list[str]:
         self.put(f"{name}/{self.index}", value)
         return []
 

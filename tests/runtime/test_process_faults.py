@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +16,10 @@ import numpy as np
 import pytest
 from process_group import (
     FLAGS,
+    Command,
     Processes,
     arrays,
     assert_same_run,
-    environment,
     flip,
     free_port,
     largest,
@@ -238,14 +236,8 @@ def test_damaged_checkpoints_are_set_aside_once(record_fault: RecordFault) -> No
 
 
 def refused(*flags: str) -> tuple[int, list[str]]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "jaxdp.train", *FLAGS, *flags],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=100,
-    )
-    return ended.returncode, ended.stderr.splitlines()
+    command = Command("jaxdp.train", *FLAGS, *flags)
+    return command.code(100), command.err.splitlines()
 
 
 @pytest.mark.parametrize(

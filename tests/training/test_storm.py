@@ -266,7 +266,7 @@ def check_disk(begun: Start, storm: Storm) -> None:
     if step is None:
         return
     verdict = integrity.examine(saved(begun.run_dir), step, thorough=True)
-    assert verdict.usable, verdict
+    assert not verdict.problem, verdict
     storm.without_checksums += verdict.state == "unverified"
     found = arrays(begun.run_dir, step)
     assert int(found["step"]) == step

@@ -120,7 +120,7 @@ class Watchdog:
         if self._group.count == 1:
             return
         self._group.put(f"progress/{self._group.index}", json.dumps(self._progress))
-        for index, left in self._group.last_words().items():
+        for index, left in self._group.exit_reasons().items():
             if not self._ended.is_set():
                 where = "" if left["hangs"] else f"{self._group.members[index]} has left: "
                 self._leave(where + left["message"], hangs=left["hangs"], first=False)
@@ -130,7 +130,7 @@ class Watchdog:
             if first and self._group.count > 1:
                 if behind := self._behind():
                     message += f"; {behind}"
-                self._group.leave_word(message, hangs=hangs)
+                self._group.post_exit_reason(message, hangs=hangs)
             if hangs:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)

@@ -135,7 +135,7 @@ def split_lines(path: pathlib.Path, *, checked: bool = True) -> Lines:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        row = None
+        row: Any = None
         with contextlib.suppress(ValueError):  # no JSON, or no UTF-8
             row = parse_json(line.decode())
         if not schemas.problem(row, path.name if checked else ""):

@@ -32,7 +32,7 @@ class Group:
     _stop_step: int | None = None
     _asked: int = 0  # the last step after which it was time to ask whether to stop
     _prefix: str = ""
-    _meetings: int = 0
+    _barriers: int = 0
 
     def put(self, key: str, value: str, *, overwrite: bool = True) -> None:
         _client().key_value_set(f"{self._prefix}/{key}", value, allow_overwrite=overwrite)
@@ -50,19 +50,19 @@ class Group:
         found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
         return {int(key.rpartition("/")[2]): value for key, value in found}
 
-    def meet(self) -> None:
-        """Waits until all processes are here, which all must call equally often.
+    def barrier(self) -> None:
+        """Waits for all processes, which must call it equally often.
 
-        One that dies meanwhile ends the others.
+        A process that dies meanwhile ends the others.
         """
         if self.count > 1:
-            self._meetings += 1
+            self._barriers += 1
             _client().wait_at_barrier(
-                f"{self._prefix}/meeting/{self._meetings}", _NO_LIMIT_MILLISECONDS
+                f"{self._prefix}/barrier/{self._barriers}", _NO_LIMIT_MILLISECONDS
             )
 
-    def leave_word(self, message: str, *, hangs: bool = False) -> None:
-        """Tells the other processes why this one leaves, if they can still be reached."""
+    def post_exit_reason(self, message: str, *, hangs: bool = False) -> None:
+        """Posts why this process exits, if the others can still be reached."""
         with contextlib.suppress(Exception):
             self.put(
                 f"left/{self.index}",
@@ -70,19 +70,19 @@ class Group:
                 overwrite=False,
             )
 
-    def last_words(self) -> dict[int, dict[str, Any]]:
-        """Returns why the other processes that have left did so, by index."""
+    def exit_reasons(self) -> dict[int, dict[str, Any]]:
+        """Returns why other processes have exited, by index."""
         return {
             index: json.loads(text)
             for index, text in self.get_all("left").items()
             if index != self.index
         }
 
-    def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
-        """Puts this process's value and returns that of each process; waits for all.
+    def all_gather_text(self, name: str, value: str, timeout_seconds: float) -> list[str]:
+        """Returns the text of each process; waits for all.
 
         Raises:
-            ConfigError: if one does not put its value in time.
+            ConfigError: if a process does not send its text in time.
         """
         if self.count == 1:
             return [value]
@@ -104,7 +104,7 @@ class Group:
         values = self.get_all(name)
         return [values[index] for index in range(self.count)]
 
-    def stops_at(self, step: int, *, wanted: bool, margin: int) -> bool:
+    def agree_to_stop(self, step: int, *, wanted: bool, margin: int) -> bool:
         """Whether to stop after this step; all processes give the same answer at the same step.
 
         The one that is asked to stop names a step that no other can have passed: none can be more
@@ -136,7 +136,7 @@ class Group:
         own = json.dumps(what, default=str)
         self.put(f"checked/{self.index}", own)
         digest = hashlib.sha256(own.encode()).hexdigest()
-        digests = self.exchange("checks", digest, timeout_seconds)
+        digests = self.all_gather_text("checks", digest, timeout_seconds)
         other = next((index for index in range(self.count) if digests[index] != digest), None)
         if other is None:
             return

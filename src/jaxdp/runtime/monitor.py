@@ -45,7 +45,7 @@ class Monitor:
         self._devices = list(devices)
         self._group = group
         self._utilization = _Utilization(devices)
-        group.exchange(_KEY, json.dumps(self._read_own()), timeout_seconds)
+        group.all_gather_text(_KEY, json.dumps(self._read_own()), timeout_seconds)
 
     def read(self) -> Figures:
         """Returns lists with a number for each device of the run, process by process, or for each

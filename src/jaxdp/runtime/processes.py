@@ -38,9 +38,8 @@ def start(config: ProcessConfig) -> Group:
     return _group
 
 
-def call_together(function: Any, *args: Any) -> Any:
-    """Calls a step that all processes call: where it is compiled for these arguments, all wait for
-    each other before it runs.
+def compile_then_barrier(function: Any, *args: Any) -> Any:
+    """Calls a step that all processes call; after it was compiled, all wait for each other.
 
     One process may find in the cache what another compiles for minutes, and communication fails
     after 30 seconds (XLA's Gloo).
@@ -55,12 +54,12 @@ def call_together(function: Any, *args: Any) -> Any:
         shapes = (function, *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args[1:])))
         if shapes not in _compiled:
             function.lower(*args).compile()  # the call finds it
-            _group.meet()
+            _group.barrier()
             _compiled.add(shapes)
     return function(*args)
 
 
-def leave(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
+def exit_and_notify(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
     """Ends this process at once, if it is one of several, and reports the reason to the others.
 
     Does nothing otherwise.
@@ -75,7 +74,7 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
     try:
         if _follows_from_a_loss(error) and (reason := _wait_for_reason()):
             code, message = 1, reason
-        _group.leave_word(message or f"{type(error).__name__}: {error}")
+        _group.post_exit_reason(message or f"{type(error).__name__}: {error}")
         if message is None:
             traceback.print_exception(error)
         else:
@@ -104,7 +103,7 @@ def _wait_for_reason() -> str:
         time.sleep(0.5)
         # Process 0 may be the one that is gone; the runtime will name it.
         with contextlib.suppress(Exception):
-            for index, left in _group.last_words().items():
+            for index, left in _group.exit_reasons().items():
                 return f"{_group.members[index]} has left: {left['message']}"
     return ""
 
@@ -134,7 +133,7 @@ def _connect(config: ProcessConfig) -> Group:
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
         me = f"process {group.index} (pid {os.getpid()} on {socket.gethostname()})"
-        group.members = tuple(group.exchange("members", me, config.distributed_timeout))
+        group.members = tuple(group.all_gather_text("members", me, config.distributed_timeout))
         native_output.name_processes(group.members)
     return group
 
@@ -181,5 +180,5 @@ def _announce_address(timeout_seconds: float) -> None:
     group = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
     cpu_backend.announce(
         state.coordinator_address,
-        lambda address: group.exchange("addresses", address, timeout_seconds),
+        lambda address: group.all_gather_text("addresses", address, timeout_seconds),
     )

@@ -7,6 +7,7 @@ belongs to its owner, in a trusted network.
 
 import atexit
 import contextlib
+import importlib
 import importlib.util
 import os
 import pathlib
@@ -75,7 +76,7 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
 
         if not ray.is_initialized():
             # Otherwise Ray reports lost workers on standard output, which is for results.
-            worker = ray._private.worker
+            worker: Any = importlib.import_module("ray._private.worker")
             cleanup.callback(setattr, worker, "print_to_stdstream", worker.print_to_stdstream)
             worker.print_to_stdstream = lambda *_, **__: None
             cleanup.callback(ray.shutdown)

@@ -194,10 +194,10 @@ class Supervisor:
         if self.locked or all(each.code in FINAL for each in failures):
             return
         first, *others = failures
-        say(f"{first} was the first to fail: it {first.outcome()}{first.last_words()}")
+        say(f"{first} was the first to fail: it {first.outcome()}{first.exit_reasons()}")
         for each in others:
             later = f"{each.ended - first.ended:.1f} s later"
-            say(f"{each} {each.outcome()} {later}{each.last_words()}")
+            say(f"{each} {each.outcome()} {later}{each.exit_reasons()}")
         for each in self._members:
             if each not in failures:
                 say(f"{each} {each.outcome()}")

@@ -14,7 +14,7 @@ from jaxdp.data import pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.runtime import platform
-from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -125,7 +125,7 @@ class Batches:
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
-        layout = self.strategy.order_in_batch(self.global_batch_size)
+        layout = self.strategy.batch_permutation(self.global_batch_size)
         paired = bool(self.recipe.preprocess.mixings)
         return self._batches("train", order, start=start, paired=paired, layout=layout)
 
@@ -168,7 +168,7 @@ class Batches:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order):
-            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
+            under_way.append(compile_then_barrier(self.strategy.eval_step, state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)

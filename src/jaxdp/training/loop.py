@@ -15,7 +15,7 @@ import numpy as np
 from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
-from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
 from jaxdp.training.reader import Diverged, Reader
@@ -92,7 +92,9 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         activity = "training" if compiled else "compiling"
         run.emit("on_activity", Activity, activity, steps.start + 1, compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
+            state, step_sums = compile_then_barrier(
+                setup.strategy.train_step, state, batch, constants
+            )
         step = steps.stop
         reader.add(steps, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)

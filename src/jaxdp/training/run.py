@@ -111,7 +111,7 @@ class Run:
         wanted |= bool(self._stop_reason) and not self._stop_is_everywhere
         calls = self.setup.intervals.steps_per_execution
         margin = calls * (reader.run_ahead(calls) + 1)
-        stops = self.group.stops_at(step, wanted=wanted, margin=margin)
+        stops = self.group.agree_to_stop(step, wanted=wanted, margin=margin)
         if stops and self.group.count > 1:
             self._agreed_reason = self.group.get("early") or ""
         return stops
@@ -250,7 +250,9 @@ class Run:
         assert self._checkpoints is not None
         shapes = self.setup.shapes
         try:
-            return self._checkpoints.restore(step, shapes, self.setup.strategy.restore_target(shapes))
+            return self._checkpoints.restore(
+                step, shapes, self.setup.strategy.restore_target(shapes)
+            )
         except ConfigError as error:
             changed = self._changes()
             remedy = error.remedy + f"; other settings than before: {changed}" * bool(changed)
