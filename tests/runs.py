@@ -6,7 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import pytest
 
+from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.training.reader import MEASURED
 
@@ -53,3 +55,14 @@ def assert_same_run(
     assert rows(parts, without=without) == rows(whole, without=without)
     for name in SAME:
         assert summary(parts)[name] == summary(whole)[name]
+
+
+def run_train(flags: str) -> int:
+    """Runs `python -m jaxdp.train` with these flags here, and returns its exit code."""
+    return train.main(flags.split())
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Returns the only line on standard error."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line

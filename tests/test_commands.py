@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import check, command_line, config, models, train
+from jaxdp import check, command_line, config, models
 from jaxdp.config import conversion
 from jaxdp.data import sources
 from jaxdp.sharding import strategy
@@ -32,8 +33,8 @@ def test_bad_files_are_one_line_and_code_2(
     content: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pathlib.Path("settings.yaml").write_text(content)
-    assert train.main(["--config", "settings.yaml"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert run_train("--config settings.yaml") == 2
+    line = error_line(capsys)
     assert message in line
 
 

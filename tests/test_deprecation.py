@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import checkpoints, config, deprecation, report, train
+from jaxdp import checkpoints, config, deprecation, report
 from jaxdp import sweep_grid as grid
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -48,7 +49,7 @@ def test_files_may_hold_a_removed_setting_at_its_default(
     assert config.load("old.yaml") == {"seed": 3}
     value = VALUES[row.name]
     pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, row.name: value}))
-    assert train.main(["--config", "old.yaml"]) == 2
+    assert run_train("--config old.yaml") == 2
     assert capsys.readouterr().err == (
         f"jaxdp.train: error: --config old.yaml: has {row.name}: {value}, which was removed in"
         f" 0.3.0: {row.remedy}\n"
@@ -76,10 +77,12 @@ def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
     assert report.main(["run"]) == 0
     assert "cannot be read" not in pathlib.Path("report.html").read_text()
     assert capsys.readouterr().err == ""
-    words = "--model cnn --dataset digits --model-kwargs width=2 hidden=4 --devices 1".split()
-    words += "--global-batch-size 64 --batch-norm replica --checkpoint-every 1 --keep 1".split()
-    words += "--log-every 1 --run-dir run --steps 4".split()
-    assert train.main(words) == 0
+    words = (
+        "--model cnn --dataset digits --model-kwargs width=2 hidden=4 --devices 1"
+        " --global-batch-size 64 --batch-norm replica --checkpoint-every 1 --keep 1 --log-every 1"
+        " --run-dir run --steps 4"
+    )
+    assert run_train(words) == 0
     line = capsys.readouterr().err.splitlines()[0]
     assert line == "continuing run after step 2 with other settings: steps 4 instead of 2"
     rows = RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
@@ -124,7 +127,7 @@ def test_a_run_that_could_go_back_is_read(capsys: pytest.CaptureFixture[str]) ->
     pathlib.Path("run").mkdir()
     pathlib.Path("run/config.yaml").write_text("seed: 3\non_divergence: rollback\n")
     assert RunDirectory(pathlib.Path("run")).load_config().on_divergence == "stop"
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_line(capsys)
     assert line == f"warning: run/config.yaml has on_divergence: rollback, which {sentence}"
-    assert train.main(["--config", "run/config.yaml"]) == 2
+    assert run_train("--config run/config.yaml") == 2
     assert capsys.readouterr().err.rstrip().endswith(sentence)

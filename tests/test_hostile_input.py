@@ -21,7 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
+from flax import nnx
 from PIL import Image
+from runs import error_line, run_train
 
 from jaxdp import (
     data,
@@ -30,7 +32,6 @@ from jaxdp import (
     models,
     predict,
     report,
-    train,
 )
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import image_file as images
@@ -51,7 +52,7 @@ LAUGHS = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
 )
 SMALL = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 16 --steps 2 --strategy"
-    " single".split()
+    " single"
 )
 RNG = np.random.default_rng(0)
 
@@ -80,8 +81,8 @@ def test_yaml_of_others(text: str, says: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(ValueError, match=re.escape(says)):
         parse_yaml(text)
     pathlib.Path("settings.yaml").write_text(text)
-    assert train.main(["--config", "settings.yaml"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert run_train("--config settings.yaml") == 2
+    line = error_line(capsys)
     assert line.startswith("jaxdp.train: error: --config settings.yaml: cannot be read: ")
 
 
@@ -102,8 +103,8 @@ def test_a_message_does_not_repeat_a_long_value(capsys: pytest.CaptureFixture[st
         ("model_kwargs: " + "x" * 900_000, "--model-kwargs xxx"),
     ):
         pathlib.Path("settings.yaml").write_text(text)
-        assert train.main(["--config", "settings.yaml"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        assert run_train("--config settings.yaml") == 2
+        line = error_line(capsys)
         assert line.startswith(f"jaxdp.train: error: {start}")
         assert "..." in line
         assert len(line) < 2000
@@ -159,13 +160,13 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
     )
     assert pathlib.Path("large.npz").stat().st_size < 2**18
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**20)
-    assert train.main([*SMALL, "--dataset", "npz:large.npz"]) == 2
+    assert run_train(f"{SMALL} --dataset npz:large.npz") == 2
     assert (
         "images cannot be read: it would take 65.0 MiB of memory, and 1.0 MiB are free"
         in capsys.readouterr().err
     )
     np.savez("pickled.npz", images=np.array([{}], object), labels=np.zeros(1))
-    assert train.main([*SMALL, "--dataset", "npz:pickled.npz"]) == 2
+    assert run_train(f"{SMALL} --dataset npz:pickled.npz") == 2
     assert "images holds Python objects, which are not read" in capsys.readouterr().err
 
 
@@ -182,7 +183,7 @@ def test_labels_that_are_no_class_numbers(capsys: pytest.CaptureFixture[str]) ->
     np.savez(
         "set.npz", images=np.zeros((20, 8, 8), np.uint8), labels=np.arange(20) + 2147483647 - 19
     )
-    assert train.main([*SMALL, "--dataset", "npz:set.npz"]) == 2
+    assert run_train(f"{SMALL} --dataset npz:set.npz") == 2
     assert (
         "its highest class number is 2147483647; number the classes from 0 on"
         in capsys.readouterr().err
@@ -194,8 +195,8 @@ def test_labels_that_are_no_class_numbers(capsys: pytest.CaptureFixture[str]) ->
 def test_images_without_pixels(capsys: pytest.CaptureFixture[str]) -> None:
     for shape in ((20, 0, 8, 1), (20, 8, 0), (20, 8, 8, 0), (0, 8, 8)):
         np.savez("set.npz", images=np.zeros(shape, np.uint8), labels=np.arange(shape[0]) % 2)
-        assert train.main([*SMALL, "--dataset", "npz:set.npz"]) == 2, shape
-        (line,) = capsys.readouterr().err.splitlines()
+        assert run_train(f"{SMALL} --dataset npz:set.npz") == 2, shape
+        line = error_line(capsys)
         assert line.startswith("jaxdp.train: error: ")
 
 
@@ -248,7 +249,7 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
             picture(f"cost$_$/{name}/{number}.png")
     picture(evil)
     run = "x[/y]z$_$"
-    assert train.main([*SMALL, "--dataset", "folder:cost$_$", "--run-dir", run]) == 0
+    assert run_train(f"{SMALL} --dataset folder:cost$_$ --run-dir {run}") == 0
     printed = capsys.readouterr()
     assert "x[/y]z$_$" in printed.out
     assert "warning" not in printed.err
@@ -280,7 +281,7 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
             picture(f"{name}/{number}.png")
     picture(odd)
     shutil.copytree("photos", folder)
-    assert train.main([*SMALL, "--dataset", f"folder:{folder}"]) == 0
+    assert run_train(f"{SMALL} --dataset folder:{folder}") == 0
     (run,) = pathlib.Path("runs").iterdir()
     assert run.name.startswith("cnn-folder-photos_udcff-")
     of_photos = ["--dataset", "folder:photos", "--split", "all"]
@@ -291,8 +292,8 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["file"] == escaped
     assert escaped in pathlib.Path("classes.csv").read_text(encoding="utf-8")
     pathlib.Path(odd).write_bytes(b"no picture")
-    flags = ["--dataset", "folder:photos", "--on-bad-example", "skip", "--run-dir", "run"]
-    assert train.main([*SMALL, *flags]) == 0
+    flags = "--dataset folder:photos --on-bad-example skip --run-dir run"
+    assert run_train(f"{SMALL} {flags}") == 0
     assert escaped in pathlib.Path("run/skipped.csv").read_text(encoding="utf-8")
     assert report.main([str(run)]) == 0
 
@@ -300,10 +301,10 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_directory_that_is_not_utf8_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Orbax saves nothing there: it is refused before it trains."""
     run = os.fsdecode(b"run\xff")
-    assert train.main([*SMALL, "--run-dir", run]) == 2
+    assert run_train(f"{SMALL} --run-dir {run}") == 2
     said = capsys.readouterr()
     assert not pathlib.Path(run).exists()
-    assert train.main([*SMALL, "--run-dir", "run"]) == 0
+    assert run_train(f"{SMALL} --run-dir run") == 0
     pathlib.Path("run").rename(run)
     capsys.readouterr()
     assert evaluate.main([run]) == 2
@@ -325,8 +326,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_standard_output_that_is_closed_or_full() -> None:
-    flags = " ".join([*SMALL, "--run-dir", "run"])
-    full = shell(f"jaxdp.train {flags} > /dev/full")
+    full = shell(f"jaxdp.train {SMALL} --run-dir run > /dev/full")
     assert full.returncode == 1
     assert (
         full.stderr.splitlines()[-1]
@@ -344,7 +344,7 @@ def test_configuration_folders_that_are_links_to_themselves() -> None:
     os.symlink("loop", "loop")
     names = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     loops = {name: os.path.abspath("loop") for name in names}
-    done = shell(f"jaxdp.train {' '.join(SMALL)} --run-dir run", **loops)
+    done = shell(f"jaxdp.train {SMALL} --run-dir run", **loops)
     assert done.returncode == 0, done.stderr
     assert pathlib.Path("run/plots/curves.png").is_file()
     ignored = [f"warning: {name} is ignored: {loops[name]} is a link to itself" for name in names]
@@ -352,7 +352,7 @@ def test_configuration_folders_that_are_links_to_themselves() -> None:
 
 
 def test_a_platform_that_is_not_there() -> None:
-    done = shell(f"jaxdp.train {' '.join(SMALL)}", JAX_PLATFORMS="cuda")
+    done = shell(f"jaxdp.train {SMALL}", JAX_PLATFORMS="cuda")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("jaxdp.train: error: ")]
     assert "JAX cannot start: " in line
@@ -365,7 +365,7 @@ def test_pipes_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("pipe.yaml")
     with pytest.raises(ConfigError, match=r"pipe\.png: is no regular file"):
         files.find(["pipe.png"])
-    assert train.main(["--config", "pipe.yaml"]) == 2
+    assert run_train("--config pipe.yaml") == 2
     assert "--config pipe.yaml: is no regular file" in capsys.readouterr().err
     endless = shell("ulimit -v 16000000; jaxdp.train --config /dev/zero")
     assert (endless.returncode, endless.stderr) == (
@@ -399,11 +399,8 @@ def test_sizes_that_are_named_can_be_used(
 ) -> None:
     labels = np.arange(examples) % 2
     np.savez("set.npz", images=np.zeros((examples, 8, 8), np.uint8), labels=labels)
-    flags = [
-        *SMALL,
-        *f"--dataset npz:set.npz --strategy pmap --devices 5 --batch-norm {group}".split(),
-    ]
-    assert train.main([*flags, "--global-batch-size", size]) == 2
+    flags = f"--dataset npz:set.npz --strategy pmap --devices 5 --batch-norm {group}"
+    assert run_train(f"{SMALL} {flags} --global-batch-size {size}") == 2
     assert f"5 devices do not divide it; {remedy}" in capsys.readouterr().err
 
 
@@ -454,15 +451,30 @@ def test_a_model_that_is_too_large_for_the_memory(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**20)
-    flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run".split()
-    assert train.main([*flags, "--model-kwargs", "width=1000", "hidden=16"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(
-        r"jaxdp.train: error: --model cnn: its parameters and gradients take \S+ MiB, and 1.0 MiB"
-        r" are free; choose a smaller one, by --model-kwargs or another model",
+    flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run"
+    assert run_train(f"{flags} --model-kwargs width=1000 hidden=16") == 2
+    line = error_line(capsys)
+    found = re.fullmatch(
+        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB,"
+        r" and 1.0 MiB are free; "
+        r"use at most width=(\d+)",
         line,
     )
+    assert found is not None, line
     assert not pathlib.Path("run").exists()
+    largest = int(found[1])
+    parameters = [
+        models.parameter_count(
+            models.create(
+                "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16
+            )
+        )
+        for width in (largest, largest + 1)
+    ]
+    assert 8 * parameters[0] <= 2**20 < 8 * parameters[1]
+    monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**12)
+    assert run_train(flags) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; choose a smaller one")
 
 
 def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from runs import error_line, run_train
 
 import jaxdp
 from jaxdp import checkpoints, convert, evaluate, models, predict, report, tasks, train
@@ -49,7 +50,7 @@ class Grading(Classification):
 """
 STEPS = (
     "--model-kwargs width=4 hidden=16 --global-batch-size 64 --steps 2 --image-size 16 --devices 2"
-    " --run-dir run".split()
+    " --run-dir run"
 )
 
 
@@ -70,18 +71,8 @@ def python(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
     write("net.py", NET.format(name="othernet"))
     write("task.py", TASK)
-    flags = [
-        "--plugins",
-        "net.py",
-        "task.py",
-        "--model",
-        "othernet",
-        "--task",
-        "grading",
-        "--dataset",
-        "digits",
-    ]
-    assert train.main([*flags, *STEPS]) == 0
+    flags = "--plugins net.py task.py --model othernet --task grading --dataset digits"
+    assert run_train(f"{flags} {STEPS}") == 0
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert (summary["model"], summary["task"], summary["metrics"]["test"]["squared"]) == (
         "othernet",
@@ -96,7 +87,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
         del sys.modules[str(pathlib.Path(name).resolve())]
     capsys.readouterr()
     assert evaluate.main(["run", "--json"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_line(capsys)
     assert line.endswith(
         "which are run only if you name them, too: if you trust them, add --plugins net.py task.py"
     )
@@ -110,7 +101,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main(["--model", "cnn", *STEPS]) == 0
+    assert run_train(f"--model cnn {STEPS}") == 0
     readme = write("readme.py", "import pathlib\npathlib.Path('executed').touch()\n")
     settings = pathlib.Path("run/config.yaml")
     settings.write_text(settings.read_text().replace("plugins: []", f"plugins: [{readme}]"))
@@ -121,12 +112,12 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
         (predict.main, ["run", "image.png"]),
         (checkpoints.main, ["run"]),
         (convert.main, ["export", "run", "--output", "weights.safetensors"]),
-        (train.main, ["--model", "cnn", *STEPS[:-1], "second", "--init-from", "run"]),
+        (train.main, f"--model cnn {STEPS} --run-dir second --init-from run".split()),
     ]
     for command, words in commands:
         capsys.readouterr()
         assert command(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = error_line(capsys)
         assert line.endswith("if you trust them, add --plugins readme.py"), line
     assert report.main(["run"]) == 0
     with pytest.raises(ConfigError, match=r"add --plugins readme\.py"):
@@ -159,8 +150,8 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(
 ) -> None:
     if content is not None:
         write(word, content)
-    assert train.main(["--plugins", word]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert run_train(f"--plugins {word}") == 2
+    line = error_line(capsys)
     assert line.startswith(f"jaxdp.train: error: --plugins {word}: ")
     assert named in line
     assert not pathlib.Path("runs").exists()

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import evaluate, plugins, predict, source_files, train
+from jaxdp import evaluate, plugins, predict, source_files
 from jaxdp.rundir import read
 from jaxdp.rundir.layout import RunDirectory
 
@@ -48,7 +49,7 @@ print(jaxdp.Trainer("cnn", "digits", steps=2, run_dir="run", **small).fit().stat
 """
 FLAGS = (
     "--plugins mynet.py --model mynet --dataset digits --strategy single --global-batch-size 160"
-    " --run-dir run".split()
+    " --run-dir run"
 )
 SMALL: dict[str, Any] = {
     "strategy": "single",
@@ -123,10 +124,10 @@ def test_a_file_has_the_name_that_python_imports_it_by(monkeypatch: pytest.Monke
 
 
 def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS, "--steps", "2"]) == 0
+    assert run_train(f"{FLAGS} --steps 2") == 0
     before = recorded()
     assert {"mynet.py", "neighbour.py"} <= set(before)
-    assert train.main([*FLAGS, "--steps", "2"]) == 0
+    assert run_train(f"{FLAGS} --steps 2") == 0
     said = capsys.readouterr().err
     assert "warning" not in said
     assert (
@@ -136,23 +137,23 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
 
     edit("mynet.py")
     for _ in range(2):  # the weights are still those of the old code
-        assert train.main([*FLAGS, "--steps", "2"]) == 0
+        assert run_train(f"{FLAGS} --steps 2") == 0
         (line,) = lines(capsys)
         assert line.startswith(
             f"warning: run is complete (epochs: 0.25, steps: 2), so nothing was trained; {CHANGED};"
             " train anew "
         )
     assert recorded() == before
-    assert train.main([*FLAGS, "--steps", "3"]) == 0
+    assert run_train(f"{FLAGS} --steps 3") == 0
     assert lines(capsys) == [f"warning: run: {CHANGED}; its weights go on under the new code"]
     event = next(row for row in RUN.read("history.jsonl") if row["event"] == "resumed")
     assert event["changed"]["mynet.py"] == [before["mynet.py"][:16], recorded()["mynet.py"][:16]]
     assert recorded()["mynet.py"] != before["mynet.py"]
-    assert train.main([*FLAGS, "--steps", "4"]) == 0
+    assert run_train(f"{FLAGS} --steps 4") == 0
     assert lines(capsys) == []
     for name in ("mynet.py", "neighbour.py"):
         edit(name)
-    assert train.main([*FLAGS, "--steps", "5"]) == 0
+    assert run_train(f"{FLAGS} --steps 5") == 0
     assert lines(capsys) == [
         "warning: run: mynet.py, neighbour.py have changed since the run began; its weights go on"
         " under the new code"
@@ -162,13 +163,13 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
 def test_reading_a_run_under_other_code_says_so_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert train.main([*FLAGS, "--steps", "2"]) == 0
+    assert run_train(f"{FLAGS} --steps 2") == 0
     capsys.readouterr()
     readers: list[Callable[[], object]] = [
         lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
         lambda: jaxdp.load("run", plugins=["mynet.py"]),
         lambda: predict.predict("run", [], plugins=["mynet.py"]),
-        lambda: train.main([*FLAGS, "--steps", "1", "--run-dir", "second", "--init-from", "run"]),
+        lambda: run_train(f"{FLAGS} --steps 1 --run-dir second --init-from run"),
     ]  # fmt: skip
     for command in readers:
         command()
@@ -199,7 +200,7 @@ def test_fit_says_that_a_run_is_complete(capsys: pytest.CaptureFixture[str]) -> 
             " another run_dir, or extend it with larger epochs or steps"
         )
     jaxdp.Trainer(**CNN, **SMALL | {"progress": True}).fit(epochs=1)
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_line(capsys)
     assert line.startswith(
         "run is complete (epochs: 1, steps: 8), so nothing was trained; train anew with another"
         " run_dir, or "
@@ -257,7 +258,7 @@ def test_a_trainer_keeps_the_model_that_it_has() -> None:
 
 
 def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert run_train(f"{FLAGS} --steps 1") == 0
     edit("mynet.py")
     capsys.readouterr()
     for content in (b"[1, 2]", b'{"mynet.py": 3}', b'{"\\u001b[31m": "\\u001b[31m"}'):
@@ -271,7 +272,7 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     os.mkfifo(RUN.file("sources.json"))
     for command in (
         lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
-        lambda: train.main([*FLAGS, "--steps", "2"]),
+        lambda: run_train(f"{FLAGS} --steps 2"),
     ):
         read._warned.clear()
         assert command() == 0
@@ -284,12 +285,12 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_run_without_digests_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert run_train(f"{FLAGS} --steps 1") == 0
     RUN.file("sources.json").unlink()
     edit("mynet.py")
     assert evaluate.main(["run", "--plugins", "mynet.py"]) == 0
-    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert run_train(f"{FLAGS} --steps 1") == 0
     assert not RUN.file("sources.json").exists()
-    assert train.main([*FLAGS, "--steps", "2"]) == 0
+    assert run_train(f"{FLAGS} --steps 2") == 0
     assert lines(capsys) == []
     assert "mynet.py" in recorded()

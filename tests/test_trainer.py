@@ -470,7 +470,7 @@ def test_what_is_of_a_wrong_type_is_one_line(arguments: dict[str, Any], line: st
 
 def misfit(model: Any, data: Any = None, task: Any = None, **settings: Any) -> jaxdp.Trainer:
     data = jaxdp.data.from_arrays(*arrays(), validation=0.25) if data is None else data
-    return jaxdp.Trainer(model, data, task, global_batch_size=4, **settings)
+    return jaxdp.Trainer(model, data, task, global_batch_size=16, **settings)
 
 
 def large_images() -> jaxdp.data.Dataset:

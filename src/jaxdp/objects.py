@@ -64,11 +64,11 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
     else:
         wanted = "a dataset, or a Dataset of jaxdp.data.load, from_folder or from_arrays"
         _check_name("data", data, f"{wanted}(images, labels)")
-    if isinstance(task, str | type | None) or not callable(getattr(task, "losses", task)):
+    is_task = isinstance(task, tasks.Task)
+    if isinstance(task, str | type | None) or not (is_task or callable(task)):
         _check_name("task", task, "a task, a task, or a loss function of outputs and targets")
     else:
         refuse(values, "task")
-        is_task = isinstance(task, tasks.Task)
         objects["task" if is_task else "loss"] = task
         values["task"] = task.name if is_task else None
     _take_optimizer(values, objects)

@@ -1,6 +1,6 @@
 """The result of a run: its metrics, its history and its model."""
 
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import contextlib
 import dataclasses
@@ -86,7 +86,8 @@ class Result:
     @classmethod
     def of_training(cls, setup: Setup, outcome: RunOutcome) -> "Result":
         """Returns the result of a run that has just ended."""
-        directory, config, description = outcome.directory, setup.config, setup.dataset.describe()
+        directory, config = outcome.directory, setup.config
+        description = setup.dataset.describe()
 
         def load_state() -> TrainState:
             if outcome.state is not None:

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import arrays, rows, summary
+from runs import arrays, rows, run_train, summary
 
 import jaxdp
-from jaxdp import train
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess
@@ -29,9 +28,9 @@ from jaxdp.training.counters import Counters
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run"
-    " --log-every 1".split()
+    " --log-every 1"
 )
-TOO_FAST = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 1e30 --steps 16".split()]
+TOO_FAST = f"{FLAGS} --optimizer sgd --schedule constant --learning-rate 1e30 --steps 16"
 
 
 def example_of_step(number: int) -> int:
@@ -73,7 +72,7 @@ def assert_finite(found: dict[str, np.ndarray]) -> None:
 def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(
     rate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main([*TOO_FAST, "--learning-rate", rate, "--checkpoint-every", "1"]) == 3
+    assert run_train(f"{TOO_FAST} --learning-rate {rate} --checkpoint-every 1") == 3
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("diverged")]
     done = summary()
     assert done["status"] == "diverged"
@@ -98,7 +97,7 @@ def test_an_infinite_gradient_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(step.optax.tree, "norm", lambda tree: jnp.asarray(jnp.inf))
-    assert train.main([*FLAGS, "--steps", "8"]) == 3
+    assert run_train(f"{FLAGS} --steps 8") == 3
     line = capsys.readouterr().err
     assert "its gradient norm inf" in line
     assert "is nan" not in line
@@ -106,11 +105,11 @@ def test_an_infinite_gradient_is_enough(
 
 
 def test_rows_show_the_mean_gradient_norm() -> None:
-    assert train.main([*FLAGS, "--steps", "4"]) == 0
+    assert run_train(f"{FLAGS} --steps 4") == 0
     norms = [row["gradient_norm"] for row in rows(split="train")]
     assert len(set(norms)) == 4
     assert all(norm > 0 for norm in norms)
-    assert train.main([*FLAGS, "--steps", "4", "--log-every", "2", "--run-dir", "other"]) == 0
+    assert run_train(f"{FLAGS} --steps 4 --log-every 2 --run-dir other") == 0
     fewer = rows("other", split="train")
     assert [row["gradient_norm"] for row in fewer] == pytest.approx(
         [np.mean(norms[:2]), np.mean(norms[2:])]
@@ -174,9 +173,9 @@ def test_a_run_skips_one_bad_batch_and_counts_it_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     poison(monkeypatch, example_of_step(3))
-    flags = [*FLAGS, "--on-divergence", "skip", "--devices", "4", "--checkpoint-every", "4"]
-    flags += ["--max-divergences", "2", "--schedule", "cosine", "--log-every", "2"]
-    assert train.main([*flags, "--steps", "8"]) == 0
+    skip = "--on-divergence skip --max-divergences 2 --schedule cosine"
+    flags = f"{FLAGS} {skip} --devices 4 --checkpoint-every 4 --log-every 2"
+    assert run_train(f"{flags} --steps 8") == 0
     assert "warning: 1 updates were skipped" in capsys.readouterr().err
     done = summary()
     assert (done["status"], done["skipped_updates"]) == ("done", 1)
@@ -189,7 +188,7 @@ def test_a_run_skips_one_bad_batch_and_counts_it_once(
     )
     assert_finite(newest_arrays()[1])
     # A run continued knows what was skipped before. Its second epoch meets the example again.
-    assert train.main([*flags, "--steps", "16"]) == 0
+    assert run_train(f"{flags} --steps 16") == 0
     assert summary()["skipped_updates"] in (1, 2)  # an epoch leaves some examples out
     assert summary()["skipped_updates"] == sum(
         row["skipped_updates"] for row in rows(split="train")
@@ -198,7 +197,7 @@ def test_a_run_skips_one_bad_batch_and_counts_it_once(
 
 def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, example_of_step(3))
-    assert train.main([*FLAGS, "--on-divergence", "skip", "--steps", "5"]) == 0
+    assert run_train(f"{FLAGS} --on-divergence skip --steps 5") == 0
     assert [(row["step"], row["skipped_updates"]) for row in rows(split="train")] == [
         (1, 0),
         (2, 0),
@@ -212,7 +211,7 @@ def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch
 )
 def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--on-divergence skip --max-divergences 3 --checkpoint-every 1"
-    assert train.main([*TOO_FAST, *flags.split()]) == 3
+    assert run_train(f"{TOO_FAST} {flags}") == 3
     assert (
         "; 3 updates in a row were skipped; the last checkpoint is that of step"
         in capsys.readouterr().err
@@ -229,8 +228,8 @@ def test_a_run_of_version_0_2_that_went_back_says_that_its_rate_is_whole_again(
     with monkeypatch.context() as patch:
         position = Counters.position
         patch.setattr(Counters, "position", lambda self: position(self) | {"rollbacks": 2})
-        assert train.main([*FLAGS, "--steps", "1"]) == 0
-    assert train.main([*FLAGS, "--steps", "2"]) == 0
+        assert run_train(f"{FLAGS} --steps 1") == 0
+    assert run_train(f"{FLAGS} --steps 2") == 0
     said = capsys.readouterr().err
     assert "warning: it went back 2 times, and each time halved its learning rate" in said
 
@@ -250,7 +249,7 @@ def test_an_evaluation_that_is_not_finite_is_named(
         return metrics.compute(*args) | wrong
 
     monkeypatch.setattr(loop, "metrics", types.SimpleNamespace(compute=compute))
-    assert train.main([*FLAGS, "--steps", "2", "--validation", "0.2"]) == 3
+    assert run_train(f"{FLAGS} --steps 2 --validation 0.2") == 3
     expected = (
         "after the update of step 2 the validation loss is nan (also top5_accuracy), though the"
         " training loss is finite"
@@ -271,5 +270,5 @@ def test_a_result_that_is_not_finite_is_a_warning(
             compute=lambda *args: metrics.compute(*args) | {"loss": float("nan")}
         ),
     )
-    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert run_train(f"{FLAGS} --steps 1") == 0
     assert "warning: the test loss of the result is nan\n" in capsys.readouterr().err

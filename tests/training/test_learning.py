@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from runs import rows, summary
+from runs import rows, run_train, summary
 from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
-from jaxdp import data, tasks, train
+from jaxdp import data, tasks
 from jaxdp.config import ClassWeights, TrainConfig, run_hash
 from jaxdp.data import pipeline
 from jaxdp.data.sources import open_dataset
@@ -423,7 +423,7 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
         "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --validation 0.1 --learning-rate 0"
         " --epochs 9 --early-stop 2"
     )
-    assert train.main([*flags.split(), "--run-dir", "run"]) == 0
+    assert run_train(f"{flags} --run-dir run") == 0
     done, evaluations = summary("run"), rows("run", split="validation")
     accuracies = [row["accuracy"] for row in evaluations]
     assert done["steps"] == evaluations[-1]["step"] < 90
@@ -433,7 +433,7 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
     assert [row["loss"] for row in evaluations] == sorted(row["loss"] for row in evaluations)
     assert len(evaluations) > 3
     assert "validation accuracy has not improved" in done["ended_early"]["reason"]
-    assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
+    assert run_train(f"{flags} --run-dir other --callbacks early_stopping") == 2
     assert "--early-stop 2: callbacks has EarlyStopping, too" in capsys.readouterr().err
     trainer = jaxdp.Trainer(
         "cnn",

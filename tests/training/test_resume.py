@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fault_table import RecordFault
 from process_group import environment
-from runs import assert_same_run, rows, summary
+from runs import assert_same_run, rows, run_train, summary
 
-from jaxdp import evaluate, train
+from jaxdp import evaluate
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import stored
 from jaxdp.training import setup
@@ -22,10 +22,10 @@ from jaxdp.training import setup
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = (
     "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5"
-    " --optimizer adam".split()
+    " --optimizer adam"
 )
-PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
-CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()
+PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2"
+CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2"
 AT_START = "stopped by a signal before the first step; the same command begins again"
 TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
@@ -56,22 +56,22 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_run_continues_bitwise(
     strategy: str,
     placement: str,
-    model: list[str],
+    model: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     record_fault: RecordFault,
 ) -> None:
     devices = "1" if strategy == "single" else "2"
     where = f"--strategy {strategy} --devices {devices} --data-placement {placement}"
-    flags = [*model, *FLAGS, *where.split()]
-    assert train.main([*flags, "--run-dir", "whole"]) == 0
+    flags = f"{model} {FLAGS} {where}"
+    assert run_train(f"{flags} --run-dir whole") == 0
     with monkeypatch.context() as patch:
         stop_at(11, patch)
-        assert train.main([*flags, "--run-dir", "parts"]) == 75
+        assert run_train(f"{flags} --run-dir parts") == 75
     assert summary("parts")["status"] == "stopped"
     assert summary("parts")["steps"] == 11
     assert max(row["step"] for row in rows("parts")) == 9
-    assert train.main([*flags, "--run-dir", "parts"]) == 0
+    assert run_train(f"{flags} --run-dir parts") == 0
     assert "continuing parts after step 11" in capsys.readouterr().err
 
     assert_same_run("whole", "parts", 24)
@@ -85,8 +85,8 @@ def test_a_stopped_run_continues_bitwise(
 
 def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
     more = "--devices 4 --batch-norm group:8 --keep 1 --validation 0.1 --run-dir run"
-    flags = [*CNN, *FLAGS, *more.split()]
-    assert train.main(flags) == 0
+    flags = f"{CNN} {FLAGS} {more}"
+    assert run_train(flags) == 0
     printed = capsys.readouterr()
     assert "cnn on digits: done" in printed.out
     # Progress goes to standard error, a line a row where there is no terminal.
@@ -132,26 +132,26 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     )
 
     # The same command again leaves a complete run alone; more epochs extend it.
-    assert train.main(flags) == 0
+    assert run_train(flags) == 0
     assert "is complete" in capsys.readouterr().err
-    flags[flags.index("--epochs") + 1] = "4"
-    assert train.main(flags) == 0
+    flags = flags.replace("--epochs 3", "--epochs 4")
+    assert run_train(flags) == 0
     assert summary("run")["steps"] == 32
 
     # A run is not continued under settings that mean another one.
     for changed, named in (
-        (["--model-kwargs", "width=8"], "--model-kwargs width=8: the run in run has width=4"),
+        ("--model-kwargs width=8", "--model-kwargs width=8: the run in run has width=4"),
         (
-            ["--optimizer", "sgd"],
+            "--optimizer sgd",
             "--optimizer sgd: the run in run has adam; use that, or another --run-dir, which"
             " --init-from run starts from its weights",
         ),
-        (["--seed", "1"], "--seed 1: the run in run has 0"),
-        (["--batch-norm", "global"], "--batch-norm global: the run in run has "),
-        (["--ema-decay", "0"], "--ema-decay 0.0: the run in run has 0.9"),
-        (["--resume", "never"], "--resume never: run already holds a run"),
+        ("--seed 1", "--seed 1: the run in run has 0"),
+        ("--batch-norm global", "--batch-norm global: the run in run has "),
+        ("--ema-decay 0", "--ema-decay 0.0: the run in run has 0.9"),
+        ("--resume never", "--resume never: run already holds a run"),
     ):
-        assert train.main([*flags, *changed]) == 2
+        assert run_train(f"{flags} {changed}") == 2
         assert named in capsys.readouterr().err
     assert summary("run")["steps"] == 32
     assert evaluate.main(["run", "--step", "7"]) == 2
@@ -161,12 +161,12 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_default_folders_are_the_same_for_the_same_settings() -> None:
-    flags = [*CNN, "--devices", "2", "--steps", "2", "--global-batch-size", "160"]
-    assert train.main(flags) == 0
-    assert train.main([*flags, "--log-every", "1"]) == 0
+    flags = f"{CNN} --devices 2 --steps 2 --global-batch-size 160"
+    assert run_train(flags) == 0
+    assert run_train(f"{flags} --log-every 1") == 0
     assert len(list(pathlib.Path("runs").iterdir())) == 1
-    assert train.main([*flags, "--resume", "never"]) == 0
-    assert train.main([*flags, "--learning-rate", "0.2"]) == 0
+    assert run_train(f"{flags} --resume never") == 0
+    assert run_train(f"{flags} --learning-rate 0.2") == 0
     names = sorted(path.name for path in pathlib.Path("runs").iterdir())
     assert len(names) == 3
     assert sum(name.endswith("-2") for name in names) == 1
@@ -187,7 +187,7 @@ def test_a_signal_before_the_first_step_leaves_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(setup, "create_setup", lambda *args, **kwargs: signal.raise_signal(number))
-    assert train.main([*FLAGS, "--run-dir", "run"]) == code
+    assert run_train(f"{FLAGS} --run-dir run") == code
     assert capsys.readouterr().err.splitlines() == [line]
     assert not pathlib.Path("run").exists()
 
@@ -204,7 +204,7 @@ def test_a_signal_where_exceptions_are_swallowed_is_not_lost(
         return create(*args, **kwargs)
 
     monkeypatch.setattr(setup, "create_setup", interrupted)
-    assert train.main([*CNN, *FLAGS, "--strategy", "single", "--run-dir", "run"]) == 75
+    assert run_train(f"{CNN} {FLAGS} --strategy single --run-dir run") == 75
     assert capsys.readouterr().err.splitlines() == [AT_START]
 
 
@@ -212,8 +212,8 @@ def test_a_signal_where_exceptions_are_swallowed_is_not_lost(
 def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*CNN, "--global-batch-size", "160", "--strategy", "single", "--run-dir", "run"]
-    assert train.main([*flags, "--steps", "2"]) == 0
+    flags = f"{CNN} --global-batch-size 160 --strategy single --run-dir run"
+    assert run_train(f"{flags} --steps 2") == 0
     capsys.readouterr()
     with monkeypatch.context() as patch:
         orbax = stored.orbax()
@@ -227,9 +227,9 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
             return metadata(path)
 
         patch.setattr(orbax, "metadata", interrupted)
-        assert train.main([*flags, "--steps", "4"]) == 75
+        assert run_train(f"{flags} --steps 4") == 75
     assert capsys.readouterr().err.splitlines() == [AT_START]
-    assert train.main([*flags, "--steps", "4"]) == 0
+    assert run_train(f"{flags} --steps 4") == 0
     assert "continuing run after step 2" in capsys.readouterr().err
 
 
@@ -240,6 +240,6 @@ def test_a_start_that_is_stuck_is_left_after_a_signal() -> None:
         " signal.raise_signal(signal.SIGTERM)\n    time.sleep(60)\nsignals._START_UP_SECONDS,"
         " setup.create_setup = 0.5, wait\nsys.exit(train.main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", stuck, *CNN, "--strategy", "single"]
+    command = [sys.executable, "-c", stuck, *CNN.split(), "--strategy", "single"]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=50)
     assert (ended.returncode, ended.stderr.splitlines()) == (75, [AT_START])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import rows, summary
+from runs import rows, run_train, summary
 
 import jaxdp
-from jaxdp import checkpoints, evaluate, train
+from jaxdp import checkpoints, evaluate
 from jaxdp.data.sources import open_dataset, read_settings
 from jaxdp.registry import ConfigError
 
@@ -68,7 +68,7 @@ def test_the_best_state_by_validation_is_saved_and_is_the_result(
     flags = (
         f"{CNN} {rate} --eval-every 1 --checkpoint-every 100 --keep 1 --steps 12 --validation 0.2"
     )
-    assert train.main(flags.split()) == 0
+    assert run_train(flags) == 0
     printed, done = capsys.readouterr().out, summary()
     accuracies = {row["step"]: row["accuracy"] for row in rows(split="validation")}
     best = max(accuracies, key=lambda step: (accuracies[step], -step))
@@ -99,9 +99,9 @@ def test_a_run_that_was_stopped_finds_the_same_best(capsys: pytest.CaptureFixtur
         f"{CNN} --learning-rate 0.05 --schedule constant --eval-every 2 --checkpoint-every 4 --keep"
         " 2 --validation 0.2 --steps"
     )
-    assert train.main([*flags.split(), "10", "--run-dir", "whole"]) == 0
+    assert run_train(f"{flags} 10 --run-dir whole") == 0
     for steps in ("4", "8", "10"):
-        assert train.main([*flags.split(), steps, "--run-dir", "parts"]) == 0
+        assert run_train(f"{flags} {steps} --run-dir parts") == 0
     for name in ("best", "metrics", "result"):
         assert summary("parts")[name] == summary("whole")[name]
     assert kept("parts") == kept("whole")
@@ -116,7 +116,7 @@ def test_without_validation_the_last_state_is_the_result(
         "--schedule onecycle --warmup-fraction 0.9 --learning-rate 3 --clip-norm 1 --eval-every 2"
         " --checkpoint-every 2 --keep 2"
     )
-    assert train.main(f"{CNN} {flags} --steps 12".split()) == 0
+    assert run_train(f"{CNN} {flags} --steps 12") == 0
     done = summary()
     assert (done["result"], done["best"], kept()) == ({"state": "last", "step": 12}, None, {10, 12})
     capsys.readouterr()
@@ -138,10 +138,10 @@ def test_a_set_without_test_data_reports_validation(capsys: pytest.CaptureFixtur
         val_labels=labels[:8],
     )
     flags = f"{CNN.replace('160', '16')} --dataset npz:set.npz --steps 2"
-    assert train.main(flags.split()) == 0
+    assert run_train(flags) == 0
     assert set(summary()["metrics"]) == {"validation"} | ({"train"} & set(summary()["metrics"]))
     capsys.readouterr()
     assert evaluate.main(["run", "--devices", "2"]) == 0
     assert "validation loss" in capsys.readouterr().out
-    assert train.main([*flags.split(), "--validation", "none", "--run-dir", "other"]) == 2
+    assert run_train(f"{flags} --validation none --run-dir other") == 2
     assert "test_images or what belongs to it is missing" in capsys.readouterr().err

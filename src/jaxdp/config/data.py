@@ -22,9 +22,9 @@ class DataConfig(Settings):
 
     dataset: str | None = setting(
         None,
-        "dataset to train on: digits, digits-denoise, cells (all built in), cifar10, "
-        "cifar100, mnist, fashion_mnist, oxford_iiit_pet, tfds:NAME (TensorFlow Datasets), "
-        "folder:PATH or npz:PATH (default: cells for unet, otherwise digits)",
+        """dataset to train on: digits, digits-denoise, cells (all built in), cifar10, cifar100,
+        mnist, fashion_mnist, oxford_iiit_pet, tfds:NAME (TensorFlow Datasets), folder:PATH or
+        npz:PATH (default: cells for unet, otherwise digits)""",
         metavar="NAME",
         resume="start",
         each_fit=False,
@@ -32,8 +32,8 @@ class DataConfig(Settings):
     )
     data_dir: str | None = setting(
         None,
-        "directory of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or "
-        "~/tensorflow_datasets)",
+        """directory of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or
+        ~/tensorflow_datasets)""",
         metavar="PATH",
         resume="free",
         set_by=("data",),
@@ -54,9 +54,9 @@ class DataConfig(Settings):
     )
     validation: str | None = setting(
         None,
-        "examples that choose the best checkpoint: a share of the training set, e.g. 0.1, "
-        "drawn from each class by the seed; a split; or none, which makes the last state "
-        "the result (default: the dataset's own validation split, if it has one)",
+        """examples that choose the best checkpoint: a share of the training set, e.g. 0.1, drawn
+        from each class by the seed; a split; or none, which makes the last state the result
+        (default: the dataset's own validation split, if it has one)""",
         metavar="SHARE|SPLIT|none",
         numbers=(int, float),
         names_run="if_set",
@@ -65,27 +65,25 @@ class DataConfig(Settings):
     )
     image_size: str | None = setting(
         None,
-        "resize images to N x N or H x W pixels; for classification resize_crop:N (shorter "
-        "side to N, middle of the longer one) or letterbox:N (longer side to N, black bars) "
-        "keep their proportions (default: no resizing; for folders of photos that differ in "
-        "size, resize_crop:224 or less)",
+        """resize images to N x N or H x W pixels; for classification resize_crop:N (shorter side to
+        N, middle of the longer one) or letterbox:N (longer side to N, black bars) keep their
+        proportions (default: no resizing; for folders of photos that differ in size,
+        resize_crop:224 or less)""",
         metavar="N|HxW|resize_crop:N|letterbox:N",
         numbers=(int,),
         basic=True,
     )
     channels: Literal[1, 3, 4] | None = setting(
         None,
-        "channels that the images of a folder are converted to: 1 (grey), 3 (RGB) or 4 (RGB "
-        "and opacity) (default: 3 if any is in colour, else 1; of TIFF files as many as "
-        "they have)",
+        """channels that the images of a folder are converted to: 1 (grey), 3 (RGB) or 4 (RGB and
+        opacity) (default: 3 if any is in colour, else 1; of TIFF files as many as they have)""",
         names_run="if_set",
         set_by=("data",),
     )
     tiff: Literal["pages", "channels"] | None = setting(
         None,
-        "what the planes of a TIFF file in a folder are: examples (pages) or channels of "
-        "one example (default: channels where the metadata of ImageJ or OME say so, "
-        "otherwise pages)",
+        """what the planes of a TIFF file in a folder are: examples (pages) or channels of one
+        example (default: channels where the metadata of ImageJ or OME say so, otherwise pages)""",
         names_run="if_set",
         set_by=("data",),
     )
@@ -99,27 +97,26 @@ class DataConfig(Settings):
     )
     mask_values: MaskValues | None = setting(
         None,
-        "stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, "
-        "e.g. 000000,ff0000; or binary: 0 is class 0, everything else class 1. 255 is "
-        "ignored unless it is among the numbers (default: the numbers themselves)",
+        """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g.
+        000000,ff0000; or binary: 0 is class 0, everything else class 1. 255 is ignored unless it is
+        among the numbers (default: the numbers themselves)""",
         metavar="VALUE,VALUE,...|binary",
         names_run="if_set",
         set_by=("data",),
     )
     instances: bool = setting(
         False,
-        "tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for "
-        "background. Trains background, cell and border with the border weights of the "
-        "U-Net paper, and predicts objects by watershed; needs pip install "
-        "'jaxdp[instances]'",
+        """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background.
+        Trains background, cell and border with the border weights of the U-Net paper, and predicts
+        objects by watershed; needs pip install 'jaxdp[instances]'""",
         names_run="if_set",
         set_by=("data",),
         basic=True,
     )
     class_names: tuple[str, ...] | None = setting(
         None,
-        "names of the classes, in the order of their numbers, e.g. background,cell "
-        "(default: the dataset's own)",
+        """names of the classes, in the order of their numbers, e.g. background,cell (default: the
+        dataset's own)""",
         metavar="NAME,NAME,...",
         separator=",",
         resume="free",
@@ -128,33 +125,32 @@ class DataConfig(Settings):
     )
     augment: tuple[str, ...] | None = setting(
         None,
-        "random augmentations of training images, in this order, e.g. pad_crop:4 flip; none "
-        "for none (default: the dataset's own): pad_crop crop random_resized_crop shift "
-        "flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup "
-        "cutmix",
+        """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for
+        none (default: the dataset's own): pad_crop crop random_resized_crop shift flip
+        flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix""",
         metavar="NAME[:NUMBER]",
         resume="free",
         basic=True,
     )
     normalize: Literal["channel", "image", "imagenet"] = setting(
         "channel",
-        "subtract the mean and divide by the standard deviation, of each channel over the "
-        "training set, of each image, or of each channel over ImageNet, as the weights of "
-        "torchvision's models expect it",
+        """subtract the mean and divide by the standard deviation, of each channel over the training
+        set, of each image, or of each channel over ImageNet, as the weights of torchvision's models
+        expect it""",
         resume="free",
         loads_data=False,
     )
     data_placement: Literal["device", "host"] | None = setting(
         None,
-        "device: keep the dataset in device memory; host: stream it from host threads "
-        "(default: device if the dataset takes at most a quarter of that memory)",
+        """device: keep the dataset in device memory; host: stream it from host threads (default:
+        device if the dataset takes at most a quarter of that memory)""",
         resume="free",
         loads_data=False,
     )
     data_workers: int | None = setting(
         None,
-        "threads of each process that read and decode examples, or processes where a source "
-        "asks for them (default: one for each core, at least 2 and at most 8)",
+        """threads of each process that read and decode examples, or processes where a source asks
+        for them (default: one for each core, at least 2 and at most 8)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         resume="free",

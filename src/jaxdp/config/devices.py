@@ -21,21 +21,21 @@ class LayoutConfig(Settings):
 
     mesh: str | None = setting(
         None,
-        "with --strategy sharded, the device mesh, e.g. data=2,space=4 (default: data only). "
-        "The batch is sharded over data, images over space (spatial partitioning of their height)",
+        """with --strategy sharded, the device mesh, e.g. data=2,space=4 (default: data only). The
+        batch is sharded over data, images over space (spatial partitioning of their height)""",
         metavar="AXIS=N,...",
         resume="free",
     )
     shard_params: bool = setting(
         False,
-        "with --strategy sharded, shard parameters, optimizer state and EMA over data, for "
-        "models that do not fit on one device",
+        """with --strategy sharded, shard parameters, optimizer state and EMA over data, for models
+        that do not fit on one device""",
         resume="free",
     )
     deterministic: bool = setting(
         False,
-        "on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU "
-        "kernels always are",
+        """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels
+        always are""",
         resume="free",
     )
 
@@ -46,19 +46,19 @@ class ShardingConfig(LayoutConfig):
 
     strategy: str = setting(
         "pmap",
-        "how devices share the work: pmap, single, shard_map, sharded or central; or on workers, "
-        "with pip install 'jaxdp[ray]': exact, whose workers compute slices of the batch as they "
-        "become free, with the same result bit for bit on any number of workers, or async, whose "
-        "workers push gradients to parameter servers at their own pace",
+        """how devices share the work: pmap, single, shard_map, sharded or central; or on workers,
+        with pip install 'jaxdp[ray]': exact, whose workers compute slices of the batch as they
+        become free, with the same result bit for bit on any number of workers, or async, whose
+        workers push gradients to parameter servers at their own pace""",
         resume="free",
         each_fit=False,
         basic=True,
     )
     devices: int | None = setting(
         None,
-        "use the first N devices (default: all); on a CPU, simulate N. jaxdp adds what that takes, "
-        "and what makes steps fast, to XLA_FLAGS unless you set them; `python -m jaxdp.devices` "
-        "prints them",
+        """use the first N devices (default: all); on a CPU, simulate N. jaxdp adds what that takes,
+        and what makes steps fast, to XLA_FLAGS unless you set them; `python -m jaxdp.devices`
+        prints them""",
         POSITIVE,
         at_most(MOST_DEVICES),
         resume="free",
@@ -73,9 +73,9 @@ class ProcessConfig(Settings):
 
     distributed: Literal["auto", "on", "off"] = setting(
         "auto",
-        "whether this is one process of several: detected (from the flags below, Slurm, "
-        "Open MPI, a Kubernetes indexed job or a TPU pod), yes, or no. `python -m "
-        "jaxdp.launch -n N -- train ...` starts several on one machine",
+        """whether this is one process of several: detected (from the flags below, Slurm, Open MPI,
+        a Kubernetes indexed job or a TPU pod), yes, or no. `python -m jaxdp.launch -n N -- train
+        ...` starts several on one machine""",
         saved=False,
     )
     coordinator: str | None = setting(
@@ -124,8 +124,8 @@ class WorkersConfig(Settings):
     )
     slices: int | None = setting(
         None,
-        "exact: equal slices of each batch, whole groups of batch norm (default: as many as "
-        "possible, at most 16)",
+        """exact: equal slices of each batch, whole groups of batch norm (default: as many as
+        possible, at most 16)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         resume="free",
@@ -133,9 +133,8 @@ class WorkersConfig(Settings):
     )
     servers: int | None = setting(
         None,
-        "parameter servers, which divide the model's arrays by size, on the machines that "
-        "have workers (default: 1 for async; for exact none, the command's own "
-        "process holds them)",
+        """parameter servers, which divide the model's arrays by size, on the machines that have
+        workers (default: 1 for async; for exact none, the command's own process holds them)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         resume="free",
@@ -143,17 +142,16 @@ class WorkersConfig(Settings):
     )
     staleness: int | None = setting(
         None,
-        "async: largest number of updates between the pull of parameters and the push of "
-        "their gradient; with it, all workers wait for the slowest one (default: no bound)",
+        """async: largest number of updates between the pull of parameters and the push of their
+        gradient; with it, all workers wait for the slowest one (default: no bound)""",
         NON_NEGATIVE,
         resume="free",
         names_run="never",
     )
     ray_address: str | None = setting(
         None,
-        "Ray cluster whose machines the workers run on; only in networks that you trust, "
-        "since Ray executes what it is sent (default: a cluster of this machine alone, for "
-        "this run)",
+        """Ray cluster whose machines the workers run on; only in networks that you trust, since Ray
+        executes what it is sent (default: a cluster of this machine alone, for this run)""",
         metavar="auto|HOST:PORT",
         resume="free",
         names_run="never",

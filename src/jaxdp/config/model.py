@@ -19,32 +19,32 @@ class ModelConfig(Settings):
     )
     model_kwargs: dict[str, Any] = setting(
         {},
-        "keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: "
-        "the model's own)",
+        """keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: the
+        model's own)""",
         set_by=("model",),
         basic=True,
     )
     batch_norm: BatchNormMode | None = setting(
         None,
-        "examples that share batch-norm statistics: every N consecutive of the global batch "
-        "(ghost batch norm), all of it (SyncBN) or those of one replica, as in "
-        "DistributedDataParallel. Only with replica does the result depend on the number of "
-        "devices (default: group:32, or the nearest number that divides the batch)",
+        """examples that share batch-norm statistics: every N consecutive of the global batch (ghost
+        batch norm), all of it (SyncBN) or those of one replica, as in DistributedDataParallel. Only
+        with replica does the result depend on the number of devices (default: group:32, or the
+        nearest number that divides the batch)""",
         metavar="{replica,global,group:N}",
         resume="start",
     )
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32",
-        "floating-point format of the computation; parameters and batch statistics stay "
-        "float32. float16 uses dynamic loss scaling",
+        """floating-point format of the computation; parameters and batch statistics stay float32.
+        float16 uses dynamic loss scaling""",
         resume="free",
         set_by=("model",),
         basic=True,
     )
     remat: Literal["none", "blocks", "full"] = setting(
         "none",
-        "rematerialization, which saves memory: the backward pass recomputes nothing, the "
-        "inside of each block, or whole runs of blocks",
+        """rematerialization, which saves memory: the backward pass recomputes nothing, the inside
+        of each block, or whole runs of blocks""",
         resume="free",
     )
 
@@ -55,33 +55,33 @@ class TaskConfig(Settings):
 
     task: str | None = setting(
         None,
-        "classification, segmentation, regression or a plugin's task (default: the one that "
-        "both model and dataset support)",
+        """classification, segmentation, regression or a plugin's task (default: the one that both
+        model and dataset support)""",
         metavar="NAME",
         each_fit=False,
         basic=True,
     )
     loss: str | None = setting(
         None,
-        "segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or "
-        "huber (default: the first)",
+        """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber
+        (default: the first)""",
         metavar="NAME",
         resume="free",
         set_by=("task",),
     )
     task_kwargs: dict[str, Any] = setting(
         {},
-        "further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 "
-        "or delta=0.1 (default: the task's own)",
+        """further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 or
+        delta=0.1 (default: the task's own)""",
         resume="free",
         set_by=("task",),
     )
     class_weights: ClassWeights | None = setting(
         None,
-        "classification and segmentation: weight of each class in the training loss, which "
-        "is divided by the sum of the weights, as in PyTorch; balanced weighs a class by N "
-        "/ (classes * its count), over examples or pixels of the training set, e.g. "
-        "balanced or 1,2.5,1 (default: all alike; with --instances balanced)",
+        """classification and segmentation: weight of each class in the training loss, which is
+        divided by the sum of the weights, as in PyTorch; balanced weighs a class by N / (classes *
+        its count), over examples or pixels of the training set, e.g. balanced or 1,2.5,1 (default:
+        all alike; with --instances balanced)""",
         metavar="balanced|W,W,...",
         resume="free",
         names_run="if_set",

@@ -13,9 +13,9 @@ class OptimizationConfig(Settings):
 
     global_batch_size: int | Literal["auto"] | None = setting(
         None,
-        "examples per step, over all devices; auto: as many as fit in memory (default: 128, "
-        "or the dataset's own; of a training set with less than four such batches the "
-        "largest power of two that is at most a quarter)",
+        """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the
+        dataset's own; of a training set with less than four such batches the largest power of two
+        that is at most a quarter)""",
         POSITIVE,
         metavar="INT|auto",
         resume="start",
@@ -30,8 +30,8 @@ class OptimizationConfig(Settings):
     )
     accumulate_steps: int = setting(
         1,
-        "gradient accumulation, which saves memory: split the global batch into this many "
-        "microbatches, one after another, for one update; batch norm sees one microbatch",
+        """gradient accumulation, which saves memory: split the global batch into this many
+        microbatches, one after another, for one update; batch norm sees one microbatch""",
         POSITIVE,
         resume="free",
     )
@@ -62,8 +62,8 @@ class OptimizationConfig(Settings):
     )
     optimizer_kwargs: dict[str, Any] = setting(
         {},
-        "keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 "
-        "(default: the optimizer's own)",
+        """keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default:
+        the optimizer's own)""",
         resume="start",
         set_by=("optimizer",),
     )
@@ -78,9 +78,9 @@ class OptimizationConfig(Settings):
     )
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(
         "none",
-        "scale the learning rate with the global batch size over 128, linearly or by its "
-        "square root, so that a recipe carries over to larger batches; schedules other than "
-        "onecycle then warm up for 5 epochs",
+        """scale the learning rate with the global batch size over 128, linearly or by its square
+        root, so that a recipe carries over to larger batches; schedules other than onecycle then
+        warm up for 5 epochs""",
         resume="free",
         program=False,
         set_by=("optimizer", "learning_rate"),
@@ -94,8 +94,8 @@ class OptimizationConfig(Settings):
     )
     warmup_fraction: float | None = setting(
         None,
-        "fraction of the steps spent warming up to the peak learning rate (default: 0.3 for "
-        "onecycle, otherwise 0)",
+        """fraction of the steps spent warming up to the peak learning rate (default: 0.3 for
+        onecycle, otherwise 0)""",
         FRACTION,
         resume="free",
         program=False,
@@ -103,8 +103,8 @@ class OptimizationConfig(Settings):
     )
     weight_decay: float = setting(
         0.0001,
-        "weight decay of all parameters: L2, added to the gradient; decoupled for adamw, "
-        "lamb and lion",
+        """weight decay of all parameters: L2, added to the gradient; decoupled for adamw, lamb and
+        lion""",
         NON_NEGATIVE,
         resume="free",
         set_by=("optimizer",),
@@ -118,16 +118,16 @@ class OptimizationConfig(Settings):
     )
     label_smoothing: float = setting(
         0.0,
-        "label smoothing of a classification: fraction of each target spread evenly over "
-        "all classes",
+        """label smoothing of a classification: fraction of each target spread evenly over all
+        classes""",
         FRACTION,
         resume="free",
         set_by=("task",),
     )
     ema_decay: float = setting(
         0.0,
-        "decay of the exponential moving average (EMA) of the weights, which is what is "
-        "then evaluated, e.g. 0.999 (0: no EMA)",
+        """decay of the exponential moving average (EMA) of the weights, which is what is then
+        evaluated, e.g. 0.999 (0: no EMA)""",
         FRACTION,
         resume="presence",
     )
@@ -139,11 +139,10 @@ class LearningConfig(Settings):
 
     init_from: str | None = setting(
         None,
-        "start from the weights of a run (its best or last checkpoint) or of a file: "
-        ".safetensors, .npz or, with PyTorch, .pt, with the names that convert export "
-        "writes or those of PyTorch. A head for another number of classes keeps its own "
-        "initialization; everything else must fit. A run that resumes goes on from its own "
-        "checkpoint",
+        """start from the weights of a run (its best or last checkpoint) or of a file: .safetensors,
+        .npz or, with PyTorch, .pt, with the names that convert export writes or those of PyTorch. A
+        head for another number of classes keeps its own initialization; everything else must fit. A
+        run that resumes goes on from its own checkpoint""",
         metavar="RUN|FILE",
         resume="free",
         names_run="if_set",
@@ -151,17 +150,17 @@ class LearningConfig(Settings):
     )
     freeze: str | None = setting(
         None,
-        "keep the parameters whose name begins with a match of this regular expression as "
-        'they are, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch '
-        "norms keep updating their running statistics, as in PyTorch (default: train all)",
+        """keep the parameters whose name begins with a match of this regular expression as they
+        are, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch norms keep updating
+        their running statistics, as in PyTorch (default: train all)""",
         metavar="PATTERN",
         resume="free",
         names_run="if_set",
     )
     sampler: Literal["balanced"] | None = setting(
         None,
-        "balanced: draw all classes of a classification equally often, those of rare ones "
-        "repeatedly (default: every example once an epoch)",
+        """balanced: draw all classes of a classification equally often, those of rare ones
+        repeatedly (default: every example once an epoch)""",
         resume="start",
         names_run="if_set",
     )

@@ -20,9 +20,9 @@ class RunConfig(Settings):
     )
     resume: Literal["auto", "never", "must"] = setting(
         "auto",
-        "auto: resume the run in its directory if there is one; never: start a new one; "
-        "must: fail if there is none. A run that is stopped by a signal saves its last step "
-        "and exits with code 75",
+        """auto: resume the run in its directory if there is one; never: start a new one; must: fail
+        if there is none. A run that is stopped by a signal saves its last step and exits with code
+        75""",
         saved=False,
         basic=True,
     )
@@ -35,16 +35,16 @@ class RunConfig(Settings):
     )
     checkpoint_every: int | None = setting(
         None,
-        "steps between checkpoints (default: whole epochs, at least 100 steps); the last "
-        "step is always saved",
+        """steps between checkpoints (default: whole epochs, at least 100 steps); the last step is
+        always saved""",
         POSITIVE,
         resume="free",
         program=False,
     )
     keep: int = setting(
         3,
-        "number of newest checkpoints to keep; with validation data the best one by them is "
-        "kept as well",
+        """number of newest checkpoints to keep; with validation data the best one by them is kept
+        as well""",
         POSITIVE,
         resume="free",
         program=False,
@@ -60,17 +60,17 @@ class RunConfig(Settings):
     )
     steps_per_execution: int = setting(
         1,
-        "run this many steps in one program, where the dataset is in device memory: for "
-        "steps of a few milliseconds on accelerators. Evaluations and checkpoints stay "
-        "where they are; a shorter execution before one of them compiles a second program",
+        """run this many steps in one program, where the dataset is in device memory: for steps of a
+        few milliseconds on accelerators. Evaluations and checkpoints stay where they are; a shorter
+        execution before one of them compiles a second program""",
         POSITIVE,
         resume="free",
         names_run="never",
     )
     on_divergence: Literal["stop", "skip"] = setting(
         "stop",
-        "when the loss or the gradients are no longer finite: stop (exit code 3), or skip the "
-        "update",
+        """when the loss or the gradients are no longer finite: stop (exit code 3), or skip the
+        update""",
         resume="free",
         names_run="never",
     )
@@ -84,9 +84,9 @@ class RunConfig(Settings):
     )
     early_stop: int | None = setting(
         None,
-        "end the run after this many evaluations in a row that did not improve the task's "
-        "metric (accuracy, iou, mse) on the validation data; for another metric use "
-        "--callbacks early_stopping:patience=N,metric=NAME (default: train to the end)",
+        """end the run after this many evaluations in a row that did not improve the task's metric
+        (accuracy, iou, mse) on the validation data; for another metric use --callbacks
+        early_stopping:patience=N,metric=NAME (default: train to the end)""",
         POSITIVE,
         resume="free",
         program=False,
@@ -94,9 +94,8 @@ class RunConfig(Settings):
     )
     callbacks: tuple[str, ...] = setting(
         (),
-        "further callbacks, e.g. early_stopping:patience=5,metric=accuracy or "
-        "wandb:project=mine; plugins may register more: early_stopping, profiler, wandb, "
-        "mlflow",
+        """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine;
+        plugins may register more: early_stopping, profiler, wandb, mlflow""",
         metavar="NAME[:KEY=VALUE,...]",
         resume="free",
         program=False,
@@ -106,16 +105,15 @@ class RunConfig(Settings):
     )
     profile: ProfileRange | None = setting(
         None,
-        "profile steps START to STOP, counted from 1; the trace is written to the run's "
-        "directory, for XProf or TensorBoard",
+        """profile steps START to STOP, counted from 1; the trace is written to the run's directory,
+        for XProf or TensorBoard""",
         metavar="START:STOP",
         saved=False,
     )
     step_timeout: float | None = setting(
         None,
-        "abort, with a stack trace of each thread, if no step finishes within this time "
-        "(default: 30 times the median step, at least 300 s; compiling and saving do not "
-        "count)",
+        """abort, with a stack trace of each thread, if no step finishes within this time (default:
+        30 times the median step, at least 300 s; compiling and saving do not count)""",
         POSITIVE,
         metavar="SECONDS",
         saved=False,

@@ -71,10 +71,10 @@ class Facts:
 
 
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
-    """Declares a setting; `facts` are those of `Facts`."""
+    """Declares a setting; `facts` are those of `Facts`. Line breaks in `help` are spaces."""
     if not facts.get("saved", True):
         facts |= {"resume": "free", "program": False, "names_run": "never"}
-    metadata = {"facts": Facts(help, checks, **facts)}
+    metadata = {"facts": Facts(" ".join(help.split()), checks, **facts)}
     if isinstance(default, dict):  # no two settings share one
         return dataclasses.field(
             default_factory=functools.partial(copy.copy, default), metadata=metadata

@@ -213,18 +213,13 @@ class Run:
         is_early = early and saved == finished["steps"] and total_steps <= early["total_steps"]
         if (saved or 0) < total_steps and not is_early:
             return None
-        return RunOutcome(
-            "done",
-            saved or 0,
-            summary=finished,
-            reason="complete",
-            last_saved=saved,
-            directory=self._directory,
-        )
+        ended: dict[str, Any] = {"last_saved": saved, "directory": self._directory}
+        return RunOutcome("done", saved or 0, summary=finished, reason="complete", **ended)
 
     def _start(self) -> tuple[TrainState, int]:
         """Returns the state on the devices, and the step after which it continues."""
-        setup, saved, message = self.setup, self._latest(), ""
+        setup, saved = self.setup, self._latest()
+        message = ""
         state, position = (setup.create_state(), {}) if saved is None else self._restore(saved)
         start = saved or 0
         check_agreement(setup, self.group, state, start, self.folder)
@@ -293,8 +288,8 @@ class Run:
             best=best,
             started=self._started,
         )
-        status, step, reason = outcome.status, outcome.step, outcome.reason
-        self.emit("on_end", Ended, status, step, reason, sums, predict, written)
+        end = (outcome.status, outcome.step, outcome.reason, sums, predict, written)
+        self.emit("on_end", Ended, *end)
         return dataclasses.replace(
             outcome,
             state=state,

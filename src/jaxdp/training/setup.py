@@ -12,14 +12,14 @@ import optax
 from flax import nnx
 from jaxtyping import Float
 
-from jaxdp import models
+from jaxdp import models, tasks
 from jaxdp.components import create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import Dataset
 from jaxdp.inference import instances
-from jaxdp.model_check import array_shapes, check_model
+from jaxdp.model_check import check_model
 from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
@@ -28,10 +28,8 @@ from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
-from jaxdp.step import optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
-from jaxdp.step.step import Recipe
-from jaxdp.training import class_weights, defaults, transfer
+from jaxdp.training import class_weights, defaults, recipes, transfer
 from jaxdp.training.batches import Advance, Batches, ignore_progress
 
 # What setups share if they differ only in settings outside of the program: nothing is read twice,
@@ -188,22 +186,11 @@ def create_setup(
     platform.check_backend()
     given = defaults.with_saved_defaults(config)
     asked, dataset = open_data(given, objects)
-    _check_data(asked, dataset, objects, training=training)
-    weights = class_weights.resolve(asked, dataset) if training else ()
-    task = create_task(asked, dataset, objects, class_weights=weights)
-    preprocess = augment.create_preprocess(
-        asked.augment or (),
-        mean=dataset.mean,
-        std=dataset.std,
-        per_image=asked.normalize == "image",
-        dense=task.name != "classification",
-        pixel_range=dataset.pixel_range,
-        padded=dataset.padded,
-    )
+    task = _create_task(asked, dataset, objects, training=training)
+    preprocess = recipes.create_preprocess(asked, dataset, dense=task.name != "classification")
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    fewest_rows, normalizes = check_model(
-        asked, dataset, task, {dataset.image_shape, tile}, objects
-    )
+    sizes = {dataset.image_shape, tile}
+    fewest_rows, normalizes = check_model(asked, dataset, task, sizes, objects)
     devices = _devices(asked, target)
     shards = len(devices) * jax.process_count()
     axes = mesh.MeshShape.parse(asked.mesh, shards) if asked.mesh is not None else None
@@ -213,12 +200,11 @@ def create_setup(
     limit = target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
     config = defaults.with_placement(config, dataset, limit)
     intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
-    recipe = _create_recipe(config, dataset, objects, schedule, task=task, preprocess=preprocess)
+    recipe = recipes.create_recipe(config, dataset, objects, schedule, task, preprocess)
     recipe = dataclasses.replace(recipe, scan=devices[0].platform != "cpu")
-    strategy = strategies.create_strategy(
-        config.strategy, recipe, devices, axes, shard_params=config.shard_params
-    )
-    strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
+    create = strategies.by_name(config.strategy)
+    strategy = create(recipe, devices, axes, shard_params=config.shard_params)
+    strategy.check_rows({height for height, *_ in sizes}, fewest_rows)
     setup = Setup(
         config=config,
         dtype=jnp.dtype(dtype or config.precision),
@@ -240,15 +226,20 @@ def create_setup(
     return setup
 
 
-def _check_data(config: TrainConfig, dataset: Dataset, objects: Objects, *, training: bool) -> None:
-    """Raises ConfigError for data that cannot be read, or not be learned from."""
+def _create_task(
+    config: TrainConfig, dataset: Dataset, objects: Objects, *, training: bool
+) -> tasks.Task:
+    """Returns the task, once the dataset can be read and, for training, learned from."""
     ReadingProcesses(dataset.splits()).check()
     if dataset.instances:
         instances.require()
-    if training:
-        defaults.check_learning(config, dataset)
-        if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
-            warn(defect)
+    if not training:
+        return create_task(config, dataset, objects)
+    defaults.check_learning(config, dataset)
+    if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
+        warn(defect)
+    weights = class_weights.resolve(config, dataset)
+    return create_task(config, dataset, objects, class_weights=weights)
 
 
 def _check_training(setup: Setup, asked: TrainConfig) -> None:
@@ -268,33 +259,3 @@ def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
         remedy = f"computes on CPUs, which {target} is not; use another strategy"
         raise ConfigError("strategy", kind.name, remedy)
     return target.devices()
-
-
-def _create_recipe(
-    config: TrainConfig,
-    dataset: Dataset,
-    objects: Objects,
-    schedule: optax.Schedule,
-    **parts: Any,
-) -> Recipe:
-    """Returns the settings of a step: its `parts`, the optimizer and the frozen parameters."""
-    assert config.batch_norm is not None
-    given = objects.optimizer  # has its own schedule
-
-    def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
-        return given if given is not None else optim.create_optimizer(config, schedule)
-
-    create_optimizer(schedule)  # finds what does not fit
-    frozen = frozenset[str]()
-    if config.freeze is not None:
-        frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, objects)[0])
-    return Recipe(
-        optimizer=create_optimizer,
-        batch_norm=config.batch_norm,
-        ema_decay=config.ema_decay,
-        on_divergence=config.on_divergence,
-        accumulate_steps=config.accumulate_steps,
-        remat=config.remat,
-        frozen=frozen,
-        **parts,
-    )

@@ -45,10 +45,9 @@ def summarize(
     """
     config, strategy = setup.config, setup.strategy
     task, skipped = setup.recipe.task, setup.skipped()
-    trained = {}
-    if counters.epoch.get("examples"):
-        trained = {"train": metrics.compute(task, counters.epoch)}
-    first, seconds = counters.first_step_done, counters.train_seconds
+    result_kind = "best" if best and best[0] == result_step else "last"
+    epoch = counters.epoch if counters.epoch.get("examples") else None
+    trained = {"train": metrics.compute(task, epoch)} if epoch is not None else {}
     summary = {
         "model": config.model,
         "dataset": config.dataset,
@@ -68,18 +67,10 @@ def summarize(
         "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
         "metrics": trained | evaluated,
-        "result": {
-            "state": "best" if best and best[0] == result_step else "last",
-            "step": result_step,
-        },
+        "result": {"state": result_kind, "step": result_step},
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
-        "seconds": {
-            "total": round(time.perf_counter() - started, 3),
-            "first_step": round(first - started, 3) if first else None,
-            "train": round(seconds, 3),
-        },
-        "examples_per_second": round(counters.train_examples / seconds, 1) if seconds else None,
+        **_speed(counters, started),
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
         "status": outcome.status,
@@ -91,6 +82,18 @@ def summarize(
         summary["state_bytes"] = sizes["replicated"]
         summary["state_bytes_per_device"] = sizes["per_device"]
     return summary
+
+
+def _speed(counters: Counters, started: float) -> dict[str, Any]:
+    first, seconds = counters.first_step_done, counters.train_seconds
+    return {
+        "seconds": {
+            "total": round(time.perf_counter() - started, 3),
+            "first_step": round(first - started, 3) if first else None,
+            "train": round(seconds, 3),
+        },
+        "examples_per_second": round(counters.train_examples / seconds, 1) if seconds else None,
+    }
 
 
 def worker_facts(setup: Setup) -> dict[str, int]:

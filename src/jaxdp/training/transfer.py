@@ -105,7 +105,8 @@ def read_initial(
     """
     params, batch_stats = array_shapes(config, dataset, objects)
     expected = {**params, **batch_stats}
-    source, names, note = path, (), ""
+    source, names = path, ()
+    note = ""
     try:
         if pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)

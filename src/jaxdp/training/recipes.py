@@ -1,0 +1,66 @@
+"""The settings of a step, from the settings of a run."""
+
+import optax
+
+from jaxdp import tasks
+from jaxdp.config import TrainConfig
+from jaxdp.data import augment
+from jaxdp.data.sources import Dataset
+from jaxdp.model_check import array_shapes
+from jaxdp.objects import Objects
+from jaxdp.step import optim
+from jaxdp.step.step import Recipe
+from jaxdp.training import transfer
+
+
+def create_preprocess(config: TrainConfig, dataset: Dataset, *, dense: bool) -> augment.Preprocess:
+    """Returns what augments and normalizes batches.
+
+    Args:
+        dense: whether targets are images, too.
+    """
+    return augment.create_preprocess(
+        config.augment or (),
+        mean=dataset.mean,
+        std=dataset.std,
+        per_image=config.normalize == "image",
+        dense=dense,
+        pixel_range=dataset.pixel_range,
+        padded=dataset.padded,
+    )
+
+
+def create_recipe(
+    config: TrainConfig,
+    dataset: Dataset,
+    objects: Objects,
+    schedule: optax.Schedule,
+    task: tasks.Task,
+    preprocess: augment.Preprocess,
+) -> Recipe:
+    """Returns the settings of a step.
+
+    Raises:
+        ConfigError: for an optimizer or a pattern of frozen parameters that does not fit.
+    """
+    assert config.batch_norm is not None
+    given = objects.optimizer  # has its own schedule
+
+    def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+        return given if given is not None else optim.create_optimizer(config, schedule)
+
+    create_optimizer(schedule)  # finds what does not fit
+    frozen = frozenset[str]()
+    if config.freeze is not None:
+        frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, objects)[0])
+    return Recipe(
+        task=task,
+        preprocess=preprocess,
+        optimizer=create_optimizer,
+        batch_norm=config.batch_norm,
+        ema_decay=config.ema_decay,
+        on_divergence=config.on_divergence,
+        accumulate_steps=config.accumulate_steps,
+        remat=config.remat,
+        frozen=frozen,
+    )
