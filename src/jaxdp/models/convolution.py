@@ -21,7 +21,7 @@ def convolve_nhwc(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any)
         kernel: weights, of shape (rows, columns, in, out).
         strides: steps in pixels along height and width.
         padding: pairs of zeros before and after, along height and width.
-        **_: what Flax passes besides, which is the same for all convolutions of these models.
+        **_: other arguments of Flax, which are the same for all convolutions of these models.
     """
     smaller = all(
         size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True)

@@ -157,7 +157,7 @@ class Stochastic(nnx.Module):
     the model's own `nnx.Rngs`, as NNX layers do.
 
     Args:
-        index: tells the layers of one model apart: layers with the same index draw the same
+        index: identifies the layer in its model: layers with the same index draw the same
             numbers.
         rngs: serves calls without keys, from its stream `dropout`.
     """

@@ -59,7 +59,7 @@ class Server:
         self._added = grads if added is None else jax.tree.map(np.add, added, grads)
 
     def mean_squares(self, slices: int) -> float:
-        """Divides what was added by the number of slices, and returns the sum of its squares."""
+        """Divides the sum of gradients by the number of slices, and returns its sum of squares."""
         assert self._added is not None
         self._added = jax.tree.map(lambda leaf: leaf / np.float32(slices), self._added)
         return float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(self._added)))
@@ -67,7 +67,7 @@ class Server:
     def apply(
         self, batch_stats: Any, weight: Any, sums: dict[str, Any], scale: float, factor: float
     ) -> dict[str, Any]:
-        """Applies what was added, and returns the metric sums.
+        """Applies the gradients that were added, and returns the metric sums.
 
         Args:
             batch_stats: running statistics, or by how much a worker has changed them: other workers

@@ -138,7 +138,7 @@ class ServerGroup:
         self._send(self._call("add", parts=grads))
 
     def mean_squares(self, slices: int) -> float:
-        """Divides what was added by the number of slices, and returns the sum of its squares."""
+        """Divides the sum of gradients by the number of slices, and returns its sum of squares."""
         return sum(self._get(self._call("mean_squares", slices)))
 
     def apply(
@@ -149,7 +149,7 @@ class ServerGroup:
         squares: float,
         factor: float = 1.0,
     ) -> dict[str, Any]:
-        """Applies what was added, and returns the metric sums; does not wait for servers.
+        """Applies the gradients that were added, and returns the metric sums; does not wait.
 
         Args:
             batch_stats: running statistics, or by how much a worker has changed them.
@@ -193,6 +193,8 @@ class ServerGroup:
         """Calls a method of each server.
 
         Args:
+            method: its name.
+            *arguments: the same for all servers.
             parts: a first argument for each server.
         """
         firsts = [(part,) for part in parts] if parts is not None else [()] * max(self._count, 1)
