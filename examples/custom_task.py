@@ -52,9 +52,9 @@ def marks(request):
     for number, region in enumerate(MARKS.values()):
         images[:, *region] += 90 * present[:, number, None, None, None]
     parts = (np.s_[:1024], np.s_[1024:])
-    splits = [sources.ArraySource(images[part], present[part], "present") for part in parts]
+    first, last = (sources.ArraySource(images[part], present[part], "present") for part in parts)
     return sources.Dataset(
-        *splits, num_classes=len(MARKS), class_names=tuple(MARKS), image_shape=(16, 16, 1),
+        first, last, num_classes=len(MARKS), class_names=tuple(MARKS), image_shape=(16, 16, 1),
         mean=(60.0,), std=(40.0,), task="multilabel",
         targets={"present": ((len(MARKS),), np.uint8)},
     )  # fmt: skip

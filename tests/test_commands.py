@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 import pytest
 from runs import error_line, run_train
 
@@ -71,6 +72,12 @@ def test_check_tells_whether_devices_matter(
     assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (
         4 if code == 0 else 1
     )
+
+
+def test_check_never_passes_with_nan() -> None:
+    arrays = {"first": np.zeros(2), "second": np.array([0.0, np.nan])}
+    assert check._largest_difference(arrays, arrays) == float("inf")
+    assert check._largest_difference(np.ones(2), np.zeros(2)) == 1
 
 
 def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:

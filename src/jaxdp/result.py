@@ -248,9 +248,7 @@ class Result:
         return setup, known if split == "all" else [split]
 
     def plot(self) -> "Figure":
-        """Returns a figure of the loss and the task's metric over the steps, which a notebook
-        shows.
-        """
+        """Returns a figure of the loss and the task's metric over the steps, for a notebook."""
         from jaxdp.reporting import plots  # with Matplotlib, for which a run need not wait
 
         title = f"{self.config.model} on {self.config.dataset}"

@@ -152,7 +152,8 @@ def progress(total: int, *, hidden: bool = False) -> Iterator[Callable[[float], 
         redirect_stdout=False,  # it would send results where the bar is
         disable=hidden or not console.is_terminal,
     )
-    task, done, printed = bar.add_task("", total=total), 0.0, time.monotonic()
+    task, done = bar.add_task("", total=total), 0.0
+    printed = time.monotonic()
 
     def advance(images: float) -> None:
         nonlocal done, printed

@@ -66,7 +66,7 @@ class _Member:
         outcomes = {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}
         return outcomes.get(self.code or 0, f"ended with exit code {self.code}")
 
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
         """Returns its reason and its log, as far as there are any."""
         reason = f": {self.reason.removeprefix(_ERROR)}" if self.reason else ""
         return reason + (f" ({self.log})" if self.log else "")
@@ -194,10 +194,10 @@ class Supervisor:
         if self.locked or all(each.code in FINAL for each in failures):
             return
         first, *others = failures
-        say(f"{first} was the first to fail: it {first.outcome()}{first.exit_reasons()}")
+        say(f"{first} was the first to fail: it {first.outcome()}{first.exit_reason()}")
         for each in others:
             later = f"{each.ended - first.ended:.1f} s later"
-            say(f"{each} {each.outcome()} {later}{each.exit_reasons()}")
+            say(f"{each} {each.outcome()} {later}{each.exit_reason()}")
         for each in self._members:
             if each not in failures:
                 say(f"{each} {each.outcome()}")

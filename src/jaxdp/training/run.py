@@ -91,9 +91,7 @@ class Run:
         return own | summary.worker_facts(self.setup)
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Waits for all steps that were dispatched, and keeps the block out of the training
-        time.
-        """
+        """Waits for all dispatched steps, and keeps the block out of the training time."""
         assert self.reader is not None
         self._check_in_place()  # a trace of the profiler is written in the block
         return self.reader.paused()
