@@ -118,7 +118,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Models beside the same ones in PyTorch."""
+    """Compares models with the same ones in PyTorch."""
     session.install(".[dev]", "torch>=2.6")
     session.run("pytest", "tests/reference", *session.posargs)
 
@@ -220,114 +220,38 @@ def aot(session: nox.Session) -> None:
 
 @nox.session
 def snippets(session: nox.Session) -> None:
-    """The Python of README and documentation, run as printed."""
+    """Every program and command of README, documentation and tutorials, run as printed."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run(
-        "pytest", "-m", "slow", "tests/test_snippets.py", "-k", "not walk", *session.posargs
-    )
+    words = ["-m", "slow or not slow", "tests/test_snippets.py", *session.posargs]
+    session.run("pytest", *words)
+
+
+TORCH = "torch>=2.6"
+# What each file of benchmarks/ requires in addition to jaxdp, and the page with its table.
+BENCHMARKS = {
+    "overhead": ([], "performance"),
+    "predict": ([], "performance"),
+    "first_step": ([], "performance"),
+    "versus_torch": ([TORCH], "performance"),
+    "time_to_accuracy": ([TORCH], "performance"),
+    "torch_convolutions": ([TORCH], "engineering-notes"),
+    "input": ([TORCH, "torchvision", "tensorflow-cpu>=2.18"], "performance"),
+}
 
 
 @nox.session
-def walks(session: nox.Session) -> None:
-    """The walks in docs/walks, from files to predictions: every program and command, run as
-    printed.
+def bench(session: nox.Session) -> None:
+    """Runs a benchmark and writes its table in docs/, e.g. `nox -s bench -- overhead`.
+
+    More words go to the benchmark, e.g. `nox -s bench -- input --data-dir DIR`.
     """
-    keep_what_is_compiled(session)
-    session.install(".[dev]")
-    session.run(
-        "pytest", "-m", "slow or not slow", "tests/test_snippets.py", "-k", "walk", *session.posargs
-    )
-
-
-@nox.session
-def overhead(session: nox.Session) -> None:
-    """Prints the trainer's throughput beside that of a hand-written loop over the same compiled
-    step.
-    """
-    session.install(".")
-    session.run(
-        "python", "benchmarks/overhead.py", "--write", "docs/performance.md", *session.posargs
-    )
-
-
-@nox.session
-def predict(session: nox.Session) -> None:
-    """Prints how fast `predict` is beside the bare forward pass.
-
-    `-- --data-dir DIR` is where CIFAR-10 lies.
-    """
-    session.install(".")
-    session.run(
-        "python", "benchmarks/predict.py", "--write", "docs/performance.md", *session.posargs
-    )
-
-
-@nox.session
-def versus_torch(session: nox.Session) -> None:
-    """Training steps beside the same ones in PyTorch on the CPU.
-
-    Writes benchmarks/versus_torch.md.
-    """
-    session.install(".[dev]", "torch>=2.6")
-    session.run(
-        "python",
-        "benchmarks/versus_torch.py",
-        "--output",
-        "benchmarks/versus_torch.md",
-        "--write",
-        "docs/performance.md",
-        *session.posargs,
-    )
-
-
-@nox.session
-def convolutions(session: nox.Session) -> None:
-    """Single convolutions and their gradients beside PyTorch's, on one core."""
-    session.install(".", "torch>=2.6")
-    session.run(
-        "python",
-        "benchmarks/torch_convolutions.py",
-        "--write",
-        "docs/performance.md",
-        *session.posargs,
-    )
-
-
-@nox.session
-def time_to_accuracy(session: nox.Session) -> None:
-    """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts,
-    start-up included.
-    """
-    session.install(".[dev]", "torch>=2.6")
-    session.run(
-        "python",
-        "benchmarks/time_to_accuracy.py",
-        "--write",
-        "docs/performance.md",
-        *session.posargs,
-    )
-
-
-@nox.session
-def first_step(session: nox.Session) -> None:
-    """Seconds from the start of a process to its first finished step, with and without programs
-    compiled earlier.
-    """
-    session.install(".")
-    session.run(
-        "python", "benchmarks/first_step.py", "--write", "docs/performance.md", *session.posargs
-    )
-
-
-@nox.session(name="input")
-def read_input(session: nox.Session) -> None:
-    """The input pipeline beside those of torchvision, Grain and tf.data.
-
-    `-- --data-dir DIR` reads the real CIFAR-10.
-    """
-    session.install(".", "torch>=2.6", "torchvision", "tensorflow-cpu>=2.18")
-    session.run("python", "benchmarks/input.py", "--write", "docs/performance.md", *session.posargs)
+    if not session.posargs or session.posargs[0] not in BENCHMARKS:
+        session.error(f"give one of {', '.join(BENCHMARKS)}")
+    name, *words = session.posargs
+    packages, page = BENCHMARKS[name]
+    session.install(".[dev]", *packages)
+    session.run("python", f"benchmarks/{name}.py", "--write", f"docs/{page}.md", *words)
 
 
 @nox.session
@@ -369,7 +293,7 @@ def notebooks(session: nox.Session) -> None:
         folder = pathlib.Path(session.create_tmp(), path.stem)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        shutil.copy(path, folder)  # a notebook's runs lie beside it
+        shutil.copy(path, folder)  # a notebook's runs lie next to it
         session.run(
             "jupyter",
             "nbconvert",

@@ -156,7 +156,7 @@ def measure(
     folder: pathlib.Path, number: int, kwargs: list[str], variables: dict[str, str]
 ) -> dict[str, float]:
     """Returns the seconds of each part of a process, and of all until its first step, as its
-    summary tells it.
+    summary holds it.
     """
     run = folder / str(number)
     command = [
@@ -225,7 +225,11 @@ def main() -> None:
         cells = [f"{parts[part]:.1f}" if parts.get(part, 0.0) >= 0.05 else "" for part in PARTS]
         lines.append(f"| {name} | {parts['all']:.1f} s | {' | '.join(cells)} |")
     text = "\n".join(
-        [f"Seconds, written by `nox -s first_step`. {tables.machine('jax', 'flax')}", "", *lines]
+        [
+            f"Seconds, written by `nox -s bench -- first_step`. {tables.machine('jax', 'flax')}",
+            "",
+            *lines,
+        ]
     )
     print(text)
     if arguments.write:

@@ -171,8 +171,7 @@ def create_setup(
 def jaxdp_step(
     name: str, kwargs: Record, size: int, batch: int, precision: str, target: str | None
 ) -> Record:
-    """Measures training steps on a batch that lies on the device, beside what `jaxdp.plan` says
-    about this very program.
+    """Measures training steps on a batch on the device, and plans the same program.
 
     Args:
         target: whose data sheet bounds the time; None for none.
@@ -219,7 +218,7 @@ def jaxdp_step(
 
 
 def peak_bytes(device: Any) -> int | None:
-    """Returns the most bytes that a device has held so far, where it tells."""
+    """Returns the most bytes that a device has held so far, where the backend reports it."""
     return (device.memory_stats() or {}).get("peak_bytes_in_use")
 
 

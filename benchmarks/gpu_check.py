@@ -1,23 +1,21 @@
-"""Is it right, and how fast is it, on this GPU? Tables in under ten minutes.
+"""Checks and times jaxdp on this GPU. Prints tables in under ten minutes.
 
-Experiments/gpu_check.sh calls it.
-
-    python benchmarks/gpu_check.py [--minutes N] [--parts NAME ...] [--models NAME ...] [--output
-    DIR] [--tiny]
+    python benchmarks/gpu_check.py [--minutes N] [--parts NAME ...] [--models NAME ...]
+        [--output DIR] [--tiny]
 
 agreement    three training steps of small models on the GPU and on the CPU, in float32
-throughput   training steps in bfloat16 beside PyTorch's, compiled and channels last, at batch after
-batch twice as large until
-             memory is out; the roofline's bound on jaxdp's program, and planned bytes beside the
-             allocator's peak
-trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host, and 1
-and 10 steps per execution resume       a run with --deterministic that is stopped and goes on, and
-one that is not: bit for bit prediction   what `jaxdp.plan --target` predicts of a step without this
-GPU, beside what was measured
+throughput   training steps in bfloat16 and the same in PyTorch (compiled, channels last), at
+             batches that double until memory is out; the roofline's bound on jaxdp's program;
+             planned bytes and the allocator's peak
+trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host,
+             and 1 and 10 steps per execution
+resume       a run with --deterministic, stopped and resumed or not: bitwise the same
+prediction   what `jaxdp.plan --target` predicts of a step without this GPU, and what was measured
 
-Every measurement is a process of its own: out of memory or a crash is a result, printed as it
-comes, and the next one starts. Each part has its share of the minutes and starts nothing that would
-take longer; `--parts` and `--models` give all of them to some.
+Each measurement is a process of its own: out of memory or a crash is a result, printed at once,
+and the next measurement starts. Each part has its share of the minutes and starts nothing that
+would take longer. `--parts` and `--models` give all minutes to some. experiments/gpu_check.sh
+starts this file.
 """
 
 import argparse

@@ -1,20 +1,19 @@
-"""How fast is the input? Prints images per second of jaxdp's training pipeline beside those of
-torchvision, Grain and tf.data.
+"""Prints images per second of the input pipelines of jaxdp, torchvision, Grain and tf.data.
 
     python benchmarks/input.py [--rounds N] [--workers N] [--rows NAME ...] [--data-dir DIR]
-    [--write FILE]
+        [--write FILE]
 
-Three sets, whose files lie in the page cache: small PNG images, photographs as JPEG, and grey PNG
-images with masks. Each row is read twice: *decoded*, until the pixels are a batch, and *augmented*,
-until they are cropped, flipped, float32 and normalized. All sides stay alive and take turns, for a
-few seconds each. What a core does is told by CPU time, that of workers included: images per second
-of one core that does nothing else. Those who are not installed are left out.
+Three sets, with their files in the page cache: small PNG images, photographs as JPEG, and grey PNG
+images with masks. Each row is read twice: *decoded*, up to a batch of pixels, and *augmented*, up
+to cropped, flipped and normalized float32. All pipelines stay alive and take turns, for a few
+seconds each. The table shows CPU time, with that of worker processes: images per second of one
+core that does nothing else. A library that is not installed is left out.
 
 Then jaxdp feeds steps of a given length, in which the host has nothing to do, as with an
-accelerator; the share of the time in which they waited for a batch is told.
+accelerator. The table shows the share of the time that the steps waited for a batch.
 
-`--data-dir` is where CIFAR-10 lies as TensorFlow Datasets write it; without it the small images are
-drawn. All but jaxdp read them as files.
+`--data-dir` holds CIFAR-10 as TensorFlow Datasets writes it; without it the small images are
+random. All pipelines but jaxdp's read them as files.
 """
 
 import argparse
@@ -105,7 +104,7 @@ def main() -> None:
                     share = 100 * middle(found["jaxdp"], "waited")
                     waits.append(
                         f"| {NAMES[kind].split(':')[0]} | {1000 * STEP_SECONDS[kind]:.0f} ms |"
-                        f" {share:.1f} % |"
+                        f" {share:.1f}% |"
                     )
     text = "\n".join([heading(sides, arguments), "", *lines, "", *waits])
     print(text)
@@ -122,7 +121,8 @@ def heading(sides: list[str], arguments: argparse.Namespace) -> str:
         " workers"
     )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
-    return f"{what}, {rounds}, written by `nox -s input`. {tables.machine(*packages, 'pillow')}"
+    machine = tables.machine(*packages, "pillow")
+    return f"{what}, {rounds}, written by `nox -s bench -- input`. {machine}"
 
 
 def cells(found: dict[str, list[dict[str, float]]]) -> list[str]:
@@ -192,11 +192,11 @@ def answer(process: subprocess.Popen[str], side: str) -> Any:
     return json.loads(line)
 
 
-def serve(told: dict[str, Any]) -> None:
+def serve(job: dict[str, Any]) -> None:
     """Measures once for each line of standard input."""
-    kind, side = told["kind"], told.pop("side")
-    told["folder"] = pathlib.Path(told["folder"])
-    read = input_sides.Read(**told, batch_size=BATCH_SIZE[kind])
+    kind, side = job["kind"], job.pop("side")
+    job["folder"] = pathlib.Path(job["folder"])
+    read = input_sides.Read(**job, batch_size=BATCH_SIZE[kind])
     batches = input_sides.SIDES[side](read)
     check(next(batches), read)
     print("{}", flush=True)

@@ -1,5 +1,4 @@
-"""How much does the trainer cost? Prints its throughput beside that of a hand-written loop over the
-same compiled step.
+"""Compares the trainer's throughput with a hand-written loop over the same compiled step.
 
     python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 
@@ -78,7 +77,11 @@ def main() -> None:
         )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
     text = "\n".join(
-        [f"Written by `nox -s overhead`, {rounds}. {tables.machine('jax', 'flax')}", "", *lines]
+        [
+            f"Written by `nox -s bench -- overhead`, {rounds}. {tables.machine('jax', 'flax')}",
+            "",
+            *lines,
+        ]
     )
     print(text)
     if arguments.write:

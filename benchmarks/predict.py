@@ -85,7 +85,8 @@ def main() -> None:
                 f" **{ratios[1]:.2f}** |"
             )
     heading = (
-        f"Images per second, written by `nox -s predict`, medians of {arguments.rounds} rounds."
+        "Images per second, written by `nox -s bench -- predict`, medians of"
+        f" {arguments.rounds} rounds."
         f" {tables.machine('jax', 'flax')}"
     )
     text = "\n".join([heading, "", *lines])

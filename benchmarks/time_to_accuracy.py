@@ -1,16 +1,14 @@
-"""How many seconds until a model is good? jaxdp beside a plain PyTorch script, from the start of
-the process to its end.
+"""Times jaxdp and a plain PyTorch script until a model is good, from the start of the process.
 
-    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--output FILE] [--write
-    FILE]
+    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--write FILE]
 
-Both train the same architecture on the same images by the same recipe, that of jaxdp's defaults,
-are evaluated after every epoch, and end at the first evaluation of the test images that reaches the
-target; start-up, data and compilation count. jaxdp runs on one device and on two simulated ones,
-first with an empty cache of compiled programs and then with what that run left there; PyTorch with
-channels first and last. The seeds draw other weights on both sides, so that medians over them are
-compared. PyTorch reads the images from a file that is written before, which does not count; jaxdp
-makes them anew. All runs of a seed take turns.
+Both train the same architecture on the same images with jaxdp's default recipe and evaluate after
+every epoch. They end at the first evaluation of the test images that reaches the target. Start-up,
+data and compilation count. jaxdp runs on one device and on two simulated ones, first with an empty
+compilation cache, then with what that run left in it; PyTorch with channels first and last. The
+seeds draw other weights on both sides, so the table compares medians over them. PyTorch reads the
+images from a file that is written before, which does not count; jaxdp makes them anew. All runs of
+a seed take turns.
 """
 
 import argparse
@@ -30,7 +28,7 @@ import tables
 HERE = pathlib.Path(__file__).parent
 # Model, dataset, metric and target of each row, and its script in PyTorch.
 ROWS = {
-    "accuracy 99 % on digits, PyramidNet 20 α24": (
+    "accuracy 99% on digits, PyramidNet 20 α24": (
         "pyramidnet",
         "digits",
         "accuracy",
@@ -57,7 +55,6 @@ def main() -> None:
     parser.add_argument(
         "--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure"
     )
-    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
@@ -72,12 +69,10 @@ def main() -> None:
     ]
     heading = (
         f"Whole processes, medians of {arguments.seeds} seeds with the epochs they took, by `nox -s"
-        " time_to_accuracy`."
+        " bench -- time_to_accuracy`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text)
     if arguments.write:
         tables.write(arguments.write, "time_to_accuracy", text)
 

@@ -1,8 +1,9 @@
-"""Trains as `jaxdp.train` does by default, until a metric of the test images reaches a value:
-beside `time_to_accuracy.py`.
+"""Trains with jaxdp's defaults until a metric of the test images reaches a value.
 
-python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC --target VALUE [--seed N]
-[--devices N]
+    python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC --target VALUE [--seed N]
+        [--devices N]
+
+`time_to_accuracy.py` starts this file.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import jaxdp
 
 
 class StopAt:
-    """Ends the run at the first evaluation at which a metric is as good as wanted."""
+    """Ends the run at the first evaluation in which a metric reaches its target."""
 
     every_process = True
 

@@ -1,4 +1,4 @@
-"""How fast are single 3x3 convolutions and their gradients beside PyTorch's, on one core? They are
+"""Compares single 3x3 convolutions and their gradients with PyTorch's, on one core. They are
 what most of a step consists of.
 
     python benchmarks/torch_convolutions.py [--rounds N] [--seconds N] [--write FILE]
@@ -75,8 +75,8 @@ def main() -> None:
         for shape in shapes
     ]
     heading = (
-        "Milliseconds of one core, jaxdp's beside PyTorch's, and in brackets GFLOP/s, written by"
-        " `nox -s convolutions`."
+        "Milliseconds of one core, of jaxdp and PyTorch, and in brackets GFLOP/s, written by"
+        " `nox -s bench -- torch_convolutions`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'torch')}", "", *lines, ""])
     print(text)

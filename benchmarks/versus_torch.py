@@ -1,16 +1,15 @@
-"""How fast is a training step beside the same one in PyTorch? Prints a table of images per second
-and their ratios.
+"""Prints images per second of the same training steps in jaxdp and PyTorch, and their ratios.
 
-    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...] [--output FILE]
-    [--write FILE]
+    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...]
+        [--write FILE]
 
-The same models (those of the tests in tests/reference, whose logits and gradients agree), batches,
-loss and optimizer, in float32, on this machine's CPU: jaxdp on one device and on two simulated
-ones, PyTorch eager with as many threads as cores, channels first and last, and
-DistributedDataParallel with two processes of half the threads. Each side of a row is a process of
-its own that compiles once and then waits for its turns, since a machine's speed drifts; a ratio is
-the median over rounds of the ratios within one round. Before a row is measured, both models have
-the same number of parameters and, given the same weights, the same logits.
+Models (those of tests/reference, whose logits and gradients agree), batches, loss and optimizer
+are the same, in float32, on this machine's CPU. jaxdp runs on one device and on two simulated
+ones; PyTorch eagerly with as many threads as cores, channels first and last, and with
+DistributedDataParallel in two processes of half the threads. Each side of a row is a process that
+compiles once and then waits for its turns, since a machine's speed drifts. A ratio is the median
+over rounds of the ratios within one round. Before a row is measured, both models must have the
+same number of parameters and, given the same weights, the same logits.
 """
 
 import argparse
@@ -56,7 +55,6 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="how long a measurement takes at least"
     )
-    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
@@ -86,12 +84,10 @@ def main() -> None:
         )
     heading = (
         f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s"
-        " versus_torch`."
+        " bench -- versus_torch`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text)
     if arguments.write:
         tables.write(arguments.write, "versus_torch", text)
 

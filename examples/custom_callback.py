@@ -1,8 +1,8 @@
-"""A callback of your own: which steps took long to give to the devices?
+"""A callback of your own: which steps took long to dispatch to the devices?
 
 python examples/custom_callback.py
-python -m jaxdp.train --plugins examples/custom_callback.py --model cnn --callbacks
-slowest:seconds=0.5
+python -m jaxdp.train --plugins examples/custom_callback.py --model cnn \
+    --callbacks slowest:seconds=0.5
 """
 
 import sys
@@ -14,9 +14,7 @@ from jaxdp import callbacks
 
 @callbacks.register("slowest")
 class Slowest:
-    """Tells of every step that took longer than `seconds`, and adds the longest to each training
-    row.
-    """
+    """Prints each step that took longer than `seconds`; training rows get the longest."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds, self.longest, self.since = seconds, 0.0, 0.0
@@ -28,7 +26,7 @@ class Slowest:
         spent = time.perf_counter() - self.since
         self.longest = max(self.longest, spent)
         if spent > self.seconds:
-            print(f"step {event.step} took {spent:.1f} s to give to the devices")
+            print(f"step {event.step} took {spent:.1f} s to dispatch")
 
     def on_row(self, run, row):
         if row["split"] == "train":

@@ -72,7 +72,8 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_tables_stand_where_commands_write_them() -> None:
-    for path in [ROOT / "docs" / "performance.md", ROOT / "experiments" / "README.md"]:
+    pages = ("docs/performance.md", "docs/engineering-notes.md", "experiments/README.md")
+    for path in [ROOT / page for page in pages]:
         text = path.read_text()
         tables = re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, re.DOTALL)
         assert len(tables) == text.count(": begin -->") > 0, (

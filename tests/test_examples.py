@@ -42,7 +42,8 @@ def test_an_example_trains_and_is_found_again(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = EXAMPLES / f"{name}.py"
-    assert len(file.read_text().splitlines()) < 60
+    _, _, code = file.read_text().split('"""', 2)
+    assert len(code.strip().splitlines()) < 60
     registered, flags, figure = CASES[name]
     script = [sys.executable, str(file), *f"{registered} {flags} {QUICK} --steps 2".split()]
     process = subprocess.run(script, capture_output=True, text=True, env=environment())

@@ -2,8 +2,7 @@
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
-    RUN_DIR/damaged/STEP/           where a run that continues puts what is damaged, so that the
-    step can be saved again
+    RUN_DIR/damaged/STEP/           a damaged checkpoint, moved here when the run is resumed
 
 Nothing here needs JAX.
 """

@@ -1,8 +1,8 @@
 """Provides the models, one file per family: by name with `create`, or as classes.
 
-model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20,
-alpha=48) model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20,
-alpha=48) logits = model(images)
+model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20)
+model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)
+logits = model(images)
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false

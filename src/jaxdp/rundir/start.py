@@ -95,7 +95,9 @@ def _check_same_run(
 ) -> None:
     """Raises ConfigError for what has changed since the run began, and must not."""
     ours, theirs = config.plain(), run.load_config().plain()
-    for name, field in config_lib.fields(TrainConfig).items():
+    fields = config_lib.fields(TrainConfig)
+    # batch_norm comes last: its default follows the batch size, which is then the one to name.
+    for name, field in sorted(fields.items(), key=lambda item: item[0] == "batch_norm"):
         now = ours[name]
         then = theirs[name]
         resume = config_lib.facts_of(field).resume
