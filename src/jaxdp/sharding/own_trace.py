@@ -40,7 +40,6 @@ def scan_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
     that the device does not wait for the host between them. K is the second dim, since the first
     one is sharded over devices and processes.
     """
-
     token = object()
 
     def steps(
