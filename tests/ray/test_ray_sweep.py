@@ -128,7 +128,7 @@ def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
         *"--steps 4 --validation 0.1 --output out --on ray --address".split(),
         nodes.address,
     ]
-    found = Command("jaxdp.sweep", *words, "--trials", "3", "optimizer=adam,sgd,lion,adamw")
+    found = Command("jaxdp.sweep", *words, "--trials", "3", "learning_rate=log(1e-4,1e-1)")
     assert found.code() == 0, found.err
     first_two, _, _ = found.err.partition(": done")
     assert "[2/3]" in first_two
