@@ -50,6 +50,7 @@ class Forward:
                 check_vma=False,
             )
         )
-        state = jax.device_put(self._state, NamedSharding(mesh, whole))
+        with jax.ensure_compile_time_eval():  # also if the first call asks for shapes only
+            state = jax.device_put(self._state, NamedSharding(mesh, whole))
         sharding = NamedSharding(mesh, examples)
         return lambda batch: function(state, jax.device_put(batch, sharding))
