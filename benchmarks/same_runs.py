@@ -29,7 +29,7 @@ FILE = pathlib.Path(__file__).with_suffix(".yaml")
 CONFIGURATIONS: dict[str, str | list[str]] = yaml.safe_load(FILE.read_text())
 # What differs from run to run: times, memory, versions, the machine.
 VARYING = re.compile(
-    "seconds|per_second|wait|memory|idle|exchange_bytes|worker_|recomputed|dropped|versions|xla_flags|^time$|utilization|hostname|^pid$|^jaxdp$|flops"
+    "seconds|per_second|wait|memory|idle|exchange_bytes|worker_|^worker$|recomputed|dropped|versions|xla_flags|^time$|utilization|hostname|^pid$|^jaxdp$|flops"
 )
 
 
