@@ -114,10 +114,12 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is not there for the next one."""
-    from jaxdp import models, tasks
+    from jaxdp import callbacks, models, tasks
     from jaxdp.data import sources
+    from jaxdp.sharding import strategy
 
-    for registry in (models._models, sources._datasets, tasks._tasks):
+    registries = (models._models, sources._datasets, tasks._tasks, callbacks._callbacks)
+    for registry in (*registries, strategy._strategies):
         entries = dict(registry.entries())
         monkeypatch.setattr(registry, "_entries", entries)
         monkeypatch.setattr(registry, "_origins", dict(registry._origins))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from runs import error_line, run_train
+from runs import error_line, rows, run_train, summary
 
 import jaxdp
 from jaxdp import checkpoints, convert, evaluate, models, predict, report, tasks, train
@@ -48,6 +48,34 @@ class Grading(Classification):
     def metrics(self, sums):
         return super().metrics(sums) | {"squared": 0.25}
 """
+PARTS = """
+import numpy as np
+from jaxdp import callbacks
+from jaxdp.data import sources
+from jaxdp.sharding import strategy
+from jaxdp.sharding.pmap import Pmap
+
+@sources.register("halves")
+def halves(request):
+    request.choose("classification")
+    images = np.zeros((80, 16, 16, 1), np.uint8)
+    images[1::2, :8] = 255
+    examples = sources.ArraySource(images, np.arange(80, dtype=np.int32) % 2, "labels")
+    return sources.Dataset(train=examples, test=examples, num_classes=2)
+
+@strategy.register("counted")
+class Counted(Pmap):
+    name, calls = "counted", 0
+
+    def shard_batch(self, batch):
+        self.calls += 1
+        return super().shard_batch(batch)
+
+@callbacks.register("calls")
+class Calls:
+    def on_row(self, run, row):
+        row["calls"] = run.setup.strategy.calls
+"""
 STEPS = (
     "--model-kwargs width=4 hidden=16 --global-batch-size 64 --steps 2 --image-size 16 --devices 2"
     " --run-dir run"
@@ -73,13 +101,10 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     write("task.py", TASK)
     flags = "--plugins net.py task.py --model othernet --task grading --dataset digits"
     assert run_train(f"{flags} {STEPS}") == 0
-    summary = json.loads(pathlib.Path("run/summary.json").read_text())
-    assert (summary["model"], summary["task"], summary["metrics"]["test"]["squared"]) == (
-        "othernet",
-        "grading",
-        0.25,
-    )
-    assert summary["best_metric"] == {"name": "squared", "larger_is_better": False}
+    found = summary()
+    assert (found["model"], found["task"]) == ("othernet", "grading")
+    assert found["metrics"]["test"]["squared"] == 0.25
+    assert found["best_metric"] == {"name": "squared", "larger_is_better": False}
     # As in a new process.
     for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):
         del registry._entries[name], registry._origins[name]
@@ -97,6 +122,18 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])
     assert answer.shape == (10,)
     assert not answer.any()  # by the task's own probabilities
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_dataset_a_strategy_and_a_callback_are_one_file_each() -> None:
+    write("parts.py", PARTS)
+    flags = f"--plugins parts.py --model cnn --dataset halves {STEPS} --log-every 1 --seed 3"
+    assert run_train(f"{flags} --strategy counted --callbacks calls") == 0
+    assert run_train(f"{flags} --strategy pmap --run-dir plain") == 0
+    counted, plain = rows("run"), rows("plain")
+    assert all(row.pop("calls") for row in counted)
+    assert counted == plain
+    assert summary("run")["strategy"] == "counted"
 
 
 @pytest.mark.usefixtures("no_pictures")
