@@ -147,6 +147,8 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
             " --init-from run starts from its weights",
         ),
         ("--seed 1", "--seed 1: the run in run has 0"),
+        # Not --batch-norm, the default of which follows.
+        ("--global-batch-size 16", "--global-batch-size 16: the run in run has 160"),
         ("--batch-norm global", "--batch-norm global: the run in run has "),
         ("--ema-decay 0", "--ema-decay 0.0: the run in run has 0.9"),
         ("--resume never", "--resume never: run already holds a run"),
