@@ -79,8 +79,8 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
             traceback.print_exception(error)
         else:
             print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
+        native_output.said_why()  # at once: an abort that comes now adds no second line
         native_output.forward()
-        native_output.said_why()
         if _group.index == 0:
             time.sleep(_GRACE_SECONDS)
     finally:
