@@ -23,8 +23,8 @@ _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
 # which is NaN in bfloat16 (PyramidNet, ResNet).
 _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
 # XLA:CPU drops optimization barriers early. In jaxlib 0.10 the effect of rematerialization and of
-# `ops.convolution` is lost with them, in 0.12 it is not. The second pass compiles small loops by an
-# older code generator, which aborts the process at a barrier.
+# `models.convolution` is lost with them, in 0.12 it is not. The second pass compiles small loops by
+# an older code generator, which aborts the process at a barrier.
 _BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
 _CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "0.10.2": (_WITHOUT_CONVOLUTIONS, _BARRIERS),

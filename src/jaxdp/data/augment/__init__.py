@@ -125,8 +125,7 @@ class Preprocess:
     def _augment(self, pixels: Example, key: RandomKey) -> Example:
         example = self._floats(pixels)
         for position, augmentation in enumerate(self.augmentations):
-            if not isinstance(augmentation, Mixing):
-                example = augmentation(example, jax.random.fold_in(key, position))
+            example = augmentation(example, jax.random.fold_in(key, position))
         return example
 
     def _mix(self, example: Example, partner: Example, key: RandomKey) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ their pixels, take the nearest. Beyond the border is black, or the mirrored imag
 targets.
 """
 
+import abc
 import math
 
 import jax
@@ -34,8 +35,9 @@ Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]
 class Warp(Augmentation):
     """An augmentation that takes each pixel from a position in the original."""
 
+    @abc.abstractmethod
     def positions(self, height: int, width: int, key: RandomKey) -> Positions:
-        raise NotImplementedError
+        """Returns the position in the original of each pixel."""
 
     def __call__(self, example: Example, key: RandomKey) -> Example:
         height, width = example["images"].shape[:2]

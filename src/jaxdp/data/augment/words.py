@@ -1,5 +1,6 @@
 """Augmentations by their words: base classes, registration, and what their numbers must be."""
 
+import abc
 import dataclasses
 import math
 import typing
@@ -20,7 +21,7 @@ Shape = tuple[int, int, int]  # height, width, channels
 DENSE = ("masks", "border_weights", "targets")
 
 
-class Augmentation:
+class Augmentation(abc.ABC):
     """A random change of one example. Its only positional field, if any, is the number after the
     colon of its word.
     """
@@ -39,9 +40,9 @@ class Augmentation:
         """Returns the augmentation for images that were padded."""
         return self
 
+    @abc.abstractmethod
     def __call__(self, example: Example, key: RandomKey) -> Example:
         """Returns the example changed at random."""
-        raise NotImplementedError
 
 
 class Mixing(Augmentation):
@@ -51,11 +52,15 @@ class Mixing(Augmentation):
 
     of_classes = True
 
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        """Returns the example as it is; `mix` changes it later."""
+        return example
+
+    @abc.abstractmethod
     def mix(
         self, example: Example, partner: Example, key: RandomKey
     ) -> tuple[Array, Float[Array, ""]]:
         """Returns the mixed image and the partner's share in it, from 0 to 1."""
-        raise NotImplementedError
 
 
 _augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.augment")
