@@ -115,7 +115,7 @@ def test_a_grid_is_measured_written_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 2, 64): OOM, ("pmap", 2, 32): ok(150.0)})
-    grid = "--strategies single,pmap --batch-sizes 64,32,33 --devices 1,2 --remat full"
+    grid = "--strategies single,pmap --batch-sizes 64,32,33 --devices 1,2 --remat blocks"
     assert run(grid) == 0
     assert ran == [
         ("single", 1, 32),
@@ -134,7 +134,7 @@ def test_a_grid_is_measured_written_and_drawn(
         "left out: pmap on 2 devices, batch 33: 2 devices do not divide it",
     ]
     assert [record["status"] for record in lines()] == ["ok"] * 7 + ["oom"]
-    assert lines()[0]["settings"] == {"remat": "full"}
+    assert lines()[0]["settings"] == {"remat": "blocks"}
     assert "75%" in said.out  # 150 on two devices, 100 on one
     assert "OOM" in said.out
     assert "pmap on 2 devices, batch 64: out of memory" in said.out

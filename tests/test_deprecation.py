@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
     "local_steps": 5,
     "outer_learning_rate": 0.7,
     "outer_momentum": 0.9,
+    "sampler": "balanced",
 }
 REMOVED = [row for row in deprecation.REMOVED if not row.command]
 

@@ -99,7 +99,7 @@ def test_a_plan_needs_no_batch_that_divides(capsys: pytest.CaptureFixture[str]) 
             {"as configured": 256, "--remat blocks": 512, "--precision bfloat16": 256},
             "512 examples on a device do not fit 1.0 GiB; 256 do; 512 do with --remat blocks.",
         ),
-        ({"as configured": 0, "--remat full": 0}, "1 examples on a device do not fit 1.0 GiB."),
+        ({"as configured": 0, "--remat blocks": 0}, "1 examples on a device do not fit 1.0 GiB."),
     ],
 )
 def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) -> None:

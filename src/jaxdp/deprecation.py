@@ -38,6 +38,8 @@ REMOVED = (
     Removed("local_steps", "leave it out; --strategy exact and async update after every batch"),
     Removed("outer_learning_rate", "leave it out; no strategy averages replicas"),
     Removed("outer_momentum", "leave it out; no strategy averages replicas"),
+    Removed("sampler", "use --class-weights balanced"),
+    Removed("full", "use --remat blocks", command="remat"),
     Removed(
         "learning_rate_monitor",
         "rows have the learning rate of an optimizer given by name",

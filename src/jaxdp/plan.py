@@ -237,7 +237,6 @@ def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     """Returns settings that could save memory, by the flags that choose them."""
     offered: list[tuple[bool, str, dict[str, Any]]] = [
         (config.remat == "none", "--remat blocks", {"remat": "blocks"}),
-        (config.remat != "full", "--remat full", {"remat": "full"}),
         (config.precision == "float32", "--precision bfloat16", {"precision": "bfloat16"}),
         (config.accumulate_steps == 1, "--accumulate-steps 4", {"accumulate_steps": 4}),
         (

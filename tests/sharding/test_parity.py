@@ -296,9 +296,8 @@ PARTS = {"accumulate_steps": 2}  # computed one after the other, with statistics
             ("shard_map", 4, PARTS),
             ("central", 4, PARTS),
             *((name, 4, PARTS | {"scan": True}) for name in ("pmap", "shard_map", "sharded")),
-            ("single", 1, {"remat": "full"}),
             ("shard_map", 4, {"remat": "blocks"}),
-            *((name, 4, {"remat": "full"}) for name in ("pmap", "sharded", "central")),
+            *((name, 4, {"remat": "blocks"}) for name in ("sharded", "central")),
         ),
     ],
 )

@@ -1,11 +1,9 @@
-"""The default batch of small sets, class weights, the balanced sampler and early stopping by one
+"""The default batch of small sets, class weights and early stopping by one
 flag.
 """
 
 import dataclasses
-import functools
 import itertools
-import pathlib
 from typing import Any
 
 import jax
@@ -19,10 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 import jaxdp
 from jaxdp import data, tasks
 from jaxdp.config import ClassWeights, TrainConfig, run_hash
-from jaxdp.data import pipeline
-from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
-from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
 from jaxdp.training import class_weights as weights
 from jaxdp.training.setup import create_setup
@@ -111,7 +106,6 @@ def test_new_settings_leave_the_names_of_runs_alone() -> None:
     assert run_hash(TrainConfig.of(early_stop=3)) == run_hash(TrainConfig())
     for name, value in {
         "class_weights": "balanced",
-        "sampler": "balanced",
         "init_from": "x",
         "freeze": "y",
     }.items():
@@ -267,10 +261,6 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
             {"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}},
             "is among --task-kwargs, too",
         ),
-        (
-            {"class_weights": "balanced", "sampler": "balanced"},
-            "--sampler balanced draws all classes equally often already",
-        ),
         ({"early_stop": 3}, "--early-stop 3: stops by validation data, and this dataset has none"),
         ({"early_stop": 0}, "--early-stop 0: must be greater than 0"),
         ({"validation": "none", "num_classes": 4}, "are decided where the dataset is made"),
@@ -291,11 +281,6 @@ def test_data_without_classes_have_no_balance() -> None:
             TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced")
         )
     with pytest.raises(
-        ConfigError,
-        match="--sampler balanced: draws classes equally often, and segmentation has none",
-    ):
-        setup_of(masked(), model="unet", sampler="balanced")
-    with pytest.raises(
         ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"
     ):
         setup_of(uneven((20, 0, 9)), class_weights="balanced")
@@ -307,113 +292,6 @@ def test_data_without_classes_have_no_balance() -> None:
 def test_class_weights_are_written_as_they_are_read(text: str) -> None:
     assert str(ClassWeights.parse(text)) == text
     assert TrainConfig.of(class_weights=text).plain()["class_weights"] == text
-
-
-def test_the_balanced_sampler_draws_classes_equally_often() -> None:
-    labels = np.repeat([0, 1, 2, -1], [*COUNTS, 4])
-    order = pipeline.BalancedOrder(labels, 24, seed=3, total_steps=40)
-    assert (len(order), order.steps_per_epoch) == (40, 4)
-    drawn = np.concatenate([order[step] for step in range(40)])
-    for epoch in np.split(drawn, 10):
-        counts = np.bincount(labels[epoch], minlength=3)
-        assert counts.max() - counts.min() <= 2
-        assert counts.sum() == 96
-    for step in range(40):
-        assert np.ptp(np.bincount(labels[order[step]], minlength=3)) <= 2
-    for label, size in enumerate(COUNTS):  # each example of a class once before any comes again
-        own = drawn[labels[drawn] == label]
-        for turn in range(len(own) // size):
-            np.testing.assert_array_equal(
-                np.sort(own[turn * size : (turn + 1) * size]), np.flatnonzero(labels == label)
-            )
-    again = pipeline.BalancedOrder(labels, 24, seed=3, total_steps=99)
-    np.testing.assert_array_equal(again[37], order[37])
-    assert not np.array_equal(pipeline.BalancedOrder(labels, 24, 4, 40)[0], order[0])
-    # A function of the position, whatever the batch.
-    half = pipeline.BalancedOrder(labels, 12, 3, 80)
-    np.testing.assert_array_equal(np.concatenate([half[6], half[7]]), order[3])
-
-
-@pytest.mark.parametrize("placement", ["device", "host"])
-def test_copies_of_an_example_in_a_batch_are_augmented_each_by_itself(placement: str) -> None:
-    dataset = uneven((7, 1), augment=["shift:3"])
-    settings = {
-        "batch_norm": "global",
-        "global_batch_size": 8,
-        "sampler": "balanced",
-        "data_placement": placement,
-    }
-    keys_of = functools.partial(example_keys, jax.random.key_data(jax.random.key(0)), jnp.int32(0))
-    for devices in (1, 4):
-        setup = setup_of(dataset, devices, **settings)
-        placed = next(setup.train_batches(0))
-        # Of all devices.
-        batch = {field: np.asarray(placed[field]).reshape(8) for field in ("indices", "draws")}
-        rare = int(
-            np.flatnonzero(np.array([dataset.train[index]["labels"] for index in range(8)]))[0]
-        )
-        copies = np.flatnonzero(batch["indices"] == rare)
-        assert len(copies) == 4
-        np.testing.assert_array_equal(batch["draws"][copies], rare + 8 * np.arange(4))
-        images = np.repeat(dataset.train[rare]["images"][None], 8, 0)
-        augmented = setup.recipe.preprocess(
-            jax.tree.map(jnp.asarray, batch | {"images": images}), keys_of
-        )["images"]
-        seen = np.asarray(augmented)[copies]
-        assert len({image.tobytes() for image in seen}) > 1
-    # Where none comes twice, nothing has changed.
-    for each in setup_of(dataset, global_batch_size=8).train_batches(0):
-        assert "draws" not in each
-        break
-
-
-def test_what_is_drawn_again_in_a_batch_has_a_number_of_its_own() -> None:
-    numbers = np.array([5, 2, 5, 5, 2, 0])
-    np.testing.assert_array_equal(pipeline.draw_numbers(numbers, 10), [5, 2, 15, 25, 12, 0])
-    np.testing.assert_array_equal(
-        pipeline.draw_numbers(np.stack([numbers, [1, 2, 3, 4, 5, 1]], -1), 10)[:, 1],
-        [1, 2, 3, 4, 5, 11],
-    )
-
-
-def test_the_sampler_knows_the_labels_of_a_part() -> None:
-    whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2"))
-    labels = whole.train.labels()
-    assert labels[:50].tolist() == [int(whole.train[index]["labels"]) for index in range(50)]
-
-
-@pytest.mark.slow
-def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(
-    no_pictures: None,
-) -> None:
-    dataset = uneven(augment=["shift:1"])
-
-    def fit(devices: int = 1, **settings: Any) -> Any:
-        settings = {
-            "batch_norm": "global",
-            "global_batch_size": 16,
-            "sampler": "balanced",
-            "devices": devices,
-        } | settings
-        return jaxdp.Trainer("cnn", dataset, **SMALL, **settings).fit(steps=9).state
-
-    whole = fit()
-    assert fit(run_dir="run", checkpoint_every=4, callbacks=[_StopAt(5)]).step == 5
-    pathlib.Path("run", "summary.json").unlink()  # as if it had been killed
-    resumed = fit(run_dir="run")
-    assert distance(whole.params, resumed.params) == 0
-    assert distance(whole.params, fit(4).params) <= 1e-4
-    other = fit(sampler=None)
-    assert distance(whole.params, other.params) > 1e-3
-
-
-class _StopAt:
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, run: Any, event: Any) -> None:
-        if event.step == self.step:
-            run.stop("enough")
 
 
 def test_one_flag_stops_early_by_the_tasks_own_metric(

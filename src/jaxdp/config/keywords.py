@@ -16,7 +16,7 @@ class TrainKeywords(TypedDict, total=False):
     model_kwargs: dict[str, Any]
     batch_norm: str | None
     precision: Literal["float32", "bfloat16", "float16"]
-    remat: Literal["none", "blocks", "full"]
+    remat: Literal["none", "blocks"]
     data_dir: str | None
     train_split: str | None
     test_split: str | None
@@ -59,7 +59,6 @@ class TrainKeywords(TypedDict, total=False):
     ema_decay: float
     init_from: str | None
     freeze: str | None
-    sampler: Literal["balanced"] | None
     workers: int | None
     slices: int | None
     servers: int | None

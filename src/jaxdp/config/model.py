@@ -41,10 +41,10 @@ class ModelConfig(Settings):
         set_by=("model",),
         basic=True,
     )
-    remat: Literal["none", "blocks", "full"] = setting(
+    remat: Literal["none", "blocks"] = setting(
         "none",
-        """rematerialization, which saves memory: the backward pass recomputes nothing, the inside
-        of each block, or whole runs of blocks""",
+        """rematerialization, which saves memory: the backward pass recomputes nothing, or the
+        inside of each block""",
         resume="free",
     )
 

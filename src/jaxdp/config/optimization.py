@@ -157,10 +157,3 @@ class LearningConfig(Settings):
         resume="free",
         names_run="if_set",
     )
-    sampler: Literal["balanced"] | None = setting(
-        None,
-        """balanced: draw all classes of a classification equally often, those of rare ones
-        repeatedly (default: every example once an epoch)""",
-        resume="start",
-        names_run="if_set",
-    )

@@ -15,11 +15,6 @@ from jaxdp.data.split import Split
 
 HostBatch = dict[str, np.ndarray]
 
-# Streams of random numbers. The order is drawn from (seed, epoch), and validation data from (seed,
-# label, 1).
-_ROUNDS, _TURNS = 2, 3
-_ROUNDS_AT_ONCE = 256
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
@@ -54,74 +49,6 @@ def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BalancedOrder:
-    """Every class equally often: one round of one example of each class after the other, split into
-    global batches.
-
-    The classes of a round are in random order. The examples of a class come in a seeded
-    permutation, and in a new one once all of them have been drawn, so that those of a rare class
-    come more often. An epoch is as many examples as the training set has.
-
-    Indexing with a step returns the example numbers of its global batch.
-
-    Attributes:
-        labels: of the examples, integers (N,); those below 0 are left out.
-    """
-
-    labels: np.ndarray
-    global_batch_size: int
-    seed: int
-    total_steps: int
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return len(self.labels) // self.global_batch_size
-
-    @functools.cached_property
-    def _examples(self) -> list[np.ndarray]:
-        """The example numbers of each class that has any."""
-        return [
-            np.flatnonzero(self.labels == label)
-            for label in np.unique(self.labels[self.labels >= 0])
-        ]
-
-    def __len__(self) -> int:
-        return self.total_steps
-
-    def __getitem__(self, step: int) -> np.ndarray:
-        first = int(step) * self.global_batch_size
-        return np.array(
-            [self._drawn(position) for position in range(first, first + self.global_batch_size)]
-        )
-
-    def draws(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns a number for each example of a batch, and another one for each copy."""
-        return draw_numbers(numbers, len(self.labels))
-
-    def _drawn(self, position: int) -> int:
-        """Returns the example at a position of the run: a class is drawn once in each round, so
-        that the round counts its draws.
-        """
-        number, place = divmod(position, len(self._examples))
-        block, row = divmod(number, _ROUNDS_AT_ONCE)
-        index = int(_rounds(len(self._examples), self.seed, block)[row, place])
-        examples = self._examples[index]
-        turn, which = divmod(number, len(examples))
-        return int(examples[_turn(len(examples), self.seed, index, turn)[which]])
-
-
-@functools.lru_cache(maxsize=4)
-def _rounds(classes: int, seed: int, block: int) -> np.ndarray:
-    order = np.tile(np.arange(classes), (_ROUNDS_AT_ONCE, 1))
-    return np.random.default_rng((seed, block, _ROUNDS)).permuted(order, axis=1)
-
-
-@functools.lru_cache(maxsize=4096)
-def _turn(examples: int, seed: int, index: int, turn: int) -> np.ndarray:
-    return np.random.default_rng((seed, index, turn, _TURNS)).permutation(examples)
-
-
 @dataclasses.dataclass(frozen=True)
 class CallOrder:
     """The steps of each call to the devices together.
@@ -132,12 +59,8 @@ class CallOrder:
         calls: the steps of each, counted from 0.
     """
 
-    order: TrainingOrder | BalancedOrder
+    order: TrainingOrder
     calls: Sequence[range]
-
-    @property
-    def draws(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        return getattr(self.order, "draws", None)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -189,31 +112,12 @@ def index_batch(numbers: np.ndarray) -> HostBatch:
     }
 
 
-def draw_numbers(numbers: np.ndarray, num_examples: int) -> np.ndarray:
-    """Returns for each example number of a batch one that no other has: N more for each time that
-    it came before in the batch.
-
-    Args:
-        numbers: (batch,), or (batch, steps) of several batches.
-        num_examples: N.
-    """
-    if numbers.ndim > 1:
-        return np.stack([draw_numbers(column, num_examples) for column in numbers.T], -1)
-    order = np.argsort(numbers, kind="stable")
-    ascending, places = numbers[order], np.arange(len(numbers))
-    first = np.maximum.accumulate(np.where(np.diff(ascending, prepend=-1) != 0, places, 0))
-    drawn = np.empty(len(numbers), np.int32)
-    drawn[order] = ascending + num_examples * (places - first)
-    return drawn
-
-
 def share_of(
     numbers: np.ndarray,
     read: Callable[[np.ndarray], HostBatch],
     index: int,
     count: int,
     *,
-    draws: HostBatch,
     paired: bool = False,
     layout: np.ndarray | None = None,
 ) -> HostBatch:
@@ -222,7 +126,6 @@ def share_of(
     Args:
         numbers: of the examples of the global batch.
         read, paired, layout: as for `batches`.
-        draws: fields of the global batch besides those that are read.
     """
     share = len(numbers) // count
     layout = np.arange(len(numbers)) if layout is None else layout
@@ -230,7 +133,7 @@ def share_of(
     with_partners = [positions, (positions - 1) % len(numbers)]
     needed, places = np.unique(with_partners, return_inverse=True)
     needed = needed if paired else positions
-    fields = read(numbers[needed]) | {name: values[needed] for name, values in draws.items()}
+    fields = read(numbers[needed])
     if not paired:
         return fields
     own, partners = places.reshape(2, share)
@@ -240,7 +143,7 @@ def share_of(
 
 def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and whose share it is
     read: Callable[[np.ndarray], HostBatch],
-    order: TrainingOrder | BalancedOrder | CallOrder | EvaluationOrder | SingleOrder,
+    order: TrainingOrder | CallOrder | EvaluationOrder | SingleOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,
@@ -252,9 +155,6 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
 ) -> Iterator[Any]:
     """Yields this process's share of the batches from step `start` on, read and placed by
     background threads ahead of use.
-
-    Where an example may come twice in a batch, a field `draws` tells the copies apart: each has
-    random numbers of its own.
 
     Args:
         read: `load` of a source, or `index_batch`.
@@ -273,20 +173,9 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
     """
     import grain  # 0.2 s, for which the compiled step need not wait
 
-    draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
-
     def read_share(numbers: np.ndarray) -> Any:
-        draws = {"draws": draws_of(numbers)} if draws_of is not None else {}
-        share = share_of(
-            numbers,
-            read,
-            process_index,
-            process_count,
-            draws=draws,
-            paired=paired,
-            layout=layout,
-        )
-        return place(share)
+        share = (process_index, process_count)
+        return place(share_of(numbers, read, *share, paired=paired, layout=layout))
 
     steps: Any = order
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))

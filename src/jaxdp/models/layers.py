@@ -1,6 +1,5 @@
 """Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,8 +109,7 @@ def set_remat(model: nnx.Module, remat: str) -> None:
 
     Args:
         model: a model that calls its blocks with `run_blocks`.
-        remat: `none`, `blocks` (those inside each block) or `full` (also those between the blocks
-            of a run of blocks).
+        remat: `none`, or `blocks` for those inside each block.
     """
     setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
 
@@ -119,9 +117,6 @@ def set_remat(model: nnx.Module, remat: str) -> None:
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
     """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat`
     allows.
-
-    With `full`, two levels are recomputed: about the square root of the number of blocks is kept,
-    for twice the forward time.
 
     Args:
         model: the model that `set_remat` was called with.
@@ -131,21 +126,12 @@ def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -
 
     Source: Chen et al. 2016, section 4.
     """
-    return _run(getattr(model, "remat", "none"), list(blocks), x, *args)
-
-
-def _run(remat: str, blocks: list[Any], x: Array, *args: Any) -> Array:
-    if remat == "none":
-        for block in blocks:
-            x = block(x, *args)
-    elif remat == "blocks" or len(blocks) < 4:
-        for block in blocks:
+    remat = getattr(model, "remat", "none") == "blocks"
+    for block in blocks:
+        if remat:
             x = nnx.remat(lambda block, *inputs: block(*inputs))(block, x, *args)
-    else:
-        length = math.isqrt(len(blocks))
-        for start in range(0, len(blocks), length):
-            run = nnx.List(blocks[start : start + length])
-            x = nnx.remat(lambda run, *inputs: _run("blocks", list(run), *inputs))(run, x, *args)
+        else:
+            x = block(x, *args)
     return x
 
 

@@ -12,7 +12,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp.config import BatchNormMode
-from jaxdp.data import augment
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
@@ -49,7 +48,7 @@ class Recipe:
         accumulate_steps: number of microbatches of a batch, computed one after the other.
         scan: whether microbatches, and several steps of one call, are a loop in the program, which
             compiles faster; XLA:CPU runs convolutions in loops very slowly.
-        remat: which activations the backward pass recomputes: `none`, `blocks` or `full`.
+        remat: which activations the backward pass recomputes: `none` or `blocks`.
         frozen: names of the parameters that stay as they are. Their gradients are 0 and are not
             computed; batch norms go on updating their running statistics, as in PyTorch.
     """
@@ -203,7 +202,7 @@ def compute_gradients(
 
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0))
-    keys = keys_of(1)(augment.numbers(batch))
+    keys = keys_of(1)(batch["indices"])
     group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(

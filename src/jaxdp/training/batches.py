@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline, placement
@@ -104,16 +103,14 @@ class Batches:
         return self.strategy.replicate(placement.pack(arrays))
 
     @property
-    def train_order(self) -> pipeline.TrainingOrder | pipeline.BalancedOrder:
+    def train_order(self) -> pipeline.TrainingOrder:
         """Which examples are in which step."""
-        how = (self.global_batch_size, self.config.seed, self.intervals.total_steps)
-        if self.config.sampler == "balanced":
-            return pipeline.BalancedOrder(self._train_labels, *how)
-        return pipeline.TrainingOrder(len(self.dataset.train), *how)
-
-    @functools.cached_property
-    def _train_labels(self) -> np.ndarray:
-        return self.source("train").labels()
+        return pipeline.TrainingOrder(
+            len(self.dataset.train),
+            self.global_batch_size,
+            self.config.seed,
+            self.intervals.total_steps,
+        )
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of

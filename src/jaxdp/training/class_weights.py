@@ -23,8 +23,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
 
     Raises:
         ConfigError: for data without classes, weights that are not one per class, a class that does
-            not occur in the training set, and `balanced` where the sampler balances the classes
-            already.
+            not occur in the training set.
     """
     asked, classes = config.class_weights, dataset.num_classes
     if dataset.instances:
@@ -38,8 +37,6 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     remedy = ""
     if dataset.kind == "regression":
         remedy = "is for classification and segmentation; regression has no classes"
-    elif asked.values is None and config.sampler == "balanced":
-        remedy = "--sampler balanced draws all classes equally often already; use one of them"
     elif asked.values is not None and len(asked.values) != classes:
         names = ", ".join(dataset.class_names) if len(dataset.class_names) <= _MOST_NAMES else ""
         remedy = f"must be {classes} numbers, one for each class" + f": {names}" * bool(names)

@@ -44,14 +44,7 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
 
 
 def check_learning(config: TrainConfig, dataset: Dataset) -> None:
-    """Raises ConfigError for a sampler without classes, and for stopping early without validation
-    data.
-    """
-    if config.sampler is not None and "labels" not in dataset.fields():
-        remedy = (
-            f"draws classes equally often, and {dataset.task} has none; it is for classification"
-        )
-        raise ConfigError("sampler", config.sampler, remedy)
+    """Raises ConfigError for stopping early without validation data."""
     if config.early_stop is not None and dataset.validation is None:
         remedy = (
             "stops by validation data, and this dataset has none; set some apart, e.g. with"

@@ -141,8 +141,6 @@ class Setup(Batches):
             fields = pipeline.index_batch(np.zeros(1, np.int32))
             stored = {name: values for name, values in example.items() if name != "indices"}
             resident = placement.abstract(stored, len(self.dataset.train))
-        if self.config.sampler is not None:
-            fields = fields | {"draws": fields["indices"]}
         if self.recipe.preprocess.mixings:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
         batch = {

@@ -135,13 +135,11 @@ class Worker:
         indices, read = order[number], pipeline.index_batch
         if setup.config.data_placement == "host":
             read = functools.partial(pipeline.load, setup.source("train"))
-        draws = getattr(order, "draws", None)
         batch = pipeline.share_of(
             indices,
             read,
             part,
             self._spec.slices,
-            draws={"draws": draws(indices)} if draws is not None else {},
             paired=bool(setup.recipe.preprocess.mixings),
         )
         return setup.strategy.shard_batch(batch)

@@ -31,13 +31,6 @@ _DTYPES = {
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
-def numbers(batch: Batch, prefix: str = "") -> Array:
-    """Returns what random keys are made from: the indices of the examples, or `draws`, in which
-    copies of an example differ.
-    """
-    return batch.get(prefix + "draws", batch[prefix + "indices"])
-
-
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
     """Normalizes a batch, and augments it in training.
@@ -84,10 +77,10 @@ class Preprocess:
             return dict(batch) | self._normalized(self._floats(_pixels(batch)))
         height, width, channels = batch["images"].shape[1:]
         output_shape(self.augmentations, (height, width, channels))
-        augment, keys = jax.vmap(self._augment), keys_of(numbers(batch))
+        augment, keys = jax.vmap(self._augment), keys_of(batch["indices"])
         out = dict(batch) | augment(_pixels(batch), keys)
         if self.mixings:
-            partners = augment(_pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
+            partners = augment(_pixels(batch, "partner_"), keys_of(batch["partner_indices"]))
             images, shares = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
             usable = batch["partner_weights"] > 0
             out["images"] = jnp.where(usable[:, None, None, None], images, out["images"])
