@@ -218,7 +218,7 @@ def test_mistakes_are_one_line(
 def test_a_file_that_is_no_bench_is_refused(tmp_path: pathlib.Path) -> None:
     for content in ("not JSON", '{"model": "cnn"}', "3", ""):
         (tmp_path / "other").write_text(content)
-        with pytest.raises(ConfigError, match="--run-dir"):
+        with pytest.raises(ConfigError, match="run_dir"):
             benchmarks.read_grids(tmp_path / "other")
 
 

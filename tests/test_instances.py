@@ -513,9 +513,9 @@ def test_masks_that_are_asked_about_name_the_flag() -> None:
     many = np.zeros((12, 24, 24), np.uint16)
     for number in range(12):
         many[number].ravel()[: 2 * (9 + number)] = np.repeat(np.arange(1, 10 + number), 2)
-    with pytest.raises(ConfigError, match=r"or numbers of objects; .*--instances for objects"):
+    with pytest.raises(ConfigError, match=r"or numbers of objects; .*instances for objects"):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many.astype(np.uint8))
-    with pytest.raises(ConfigError, match="--instances for numbers of objects"):
+    with pytest.raises(ConfigError, match="instances for numbers of objects"):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many + 300)
 
 
@@ -559,5 +559,5 @@ def test_masks_that_are_no_numbers_of_objects_are_bad_examples(tmp_path: pathlib
         arrays(class_names=["a", "b", "c"])
     with pytest.raises(ConfigError, match="takes masks of object numbers"):
         data.from_arrays(np.zeros((8, 4, 4), np.uint8), np.arange(8) % 2, instances=True)
-    with pytest.raises(ConfigError, match="--instances True: data is an object"):
+    with pytest.raises(ConfigError, match="instances=True: data is an object"):
         jaxdp.Trainer("unet", arrays(), instances=True, **TINY)

@@ -80,7 +80,7 @@ def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     # Over 2 devices at most 71 on each, in units of 2 parts of 12.
     parts: Any = {"devices": 2, "batch_norm": "group:12", "accumulate_steps": 2}
     assert automatic(2**40, **parts).global_batch_size == 2 * 48
-    with pytest.raises(ConfigError, match="--global-batch-size auto: a step of one example"):
+    with pytest.raises(ConfigError, match="global_batch_size=auto: a step of one example"):
         automatic(2**16, devices=4)
 
 

@@ -157,7 +157,7 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
         line = error_line(capsys)
         assert line.endswith("if you trust them, add --plugins readme.py"), line
     assert report.main(["run"]) == 0
-    with pytest.raises(ConfigError, match=r"add --plugins readme\.py"):
+    with pytest.raises(ConfigError, match=r"add plugins readme\.py"):
         jaxdp.load("run")
     assert not pathlib.Path("executed").exists()
     pathlib.Path("mine").mkdir()
@@ -225,7 +225,7 @@ def test_a_name_has_one_thing() -> None:
     for place, name in (("here", "second"), ("there", "first")):
         with pytest.raises(
             ConfigError,
-            match=f"--thing x: is registered twice, in here and {place}; rename one of them",
+            match=f"thing=x: is registered twice, in here and {place}; rename one of them",
         ):
             add(place, name)
 
@@ -273,15 +273,13 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
         ),
         (
             NET.format(name="edited-b") + NET.format(name="resnet"),
-            "--model resnet: is registered twice, in ",
+            "model=resnet: is registered twice, in ",
         ),
         ("def f(:\n", "SyntaxError: "),
     ):
         write("net.py", wrong)
         for _ in range(2):
-            with pytest.raises(
-                ConfigError, match=rf"^--plugins net\.py: cannot be imported: {says}"
-            ):
+            with pytest.raises(ConfigError, match=rf"^plugins=net\.py: cannot be imported: {says}"):
                 load_plugins(["net.py"], reload=True)
             assert sys.modules[str(path)] is second
             assert registered() == {"edited-b": "Other"}
@@ -345,16 +343,16 @@ def test_tasks_and_datasets_find_each_other() -> None:
     for settings, message in (
         (
             {"model": "cnn", "task": "like"},
-            "--task like: cnn is for classification; choose another --model",
+            "task=like: cnn is for classification; choose another model",
         ),
-        ({"model": "cnn", "task": "own"}, "--dataset: has no default for own; give one"),
+        ({"model": "cnn", "task": "own"}, "dataset: has no default for own; give one"),
         (
             {"model": "cnn", "task": "own", "dataset": "digits"},
-            "--dataset digits: is for classification, but --model or --task",
+            "dataset=digits: is for classification, but model or task",
         ),
         (
             {"model": "unet", "dataset": "points"},
-            "--dataset points: is for own, but --model or --task asks for segmentation or",
+            "dataset=points: is for own, but model or task asks for segmentation or",
         ),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -132,7 +132,7 @@ def test_any_damage_is_one_line(content: bytes) -> None:
         if name == "config.yaml" and not content:
             continue  # no settings: all have their defaults
         write(name, content)
-        line = rf"--run-dir run: {name} cannot be read \([^\n]+\); it has "
+        line = rf"run_dir=run: {name} cannot be read \([^\n]+\); it has "
         with pytest.raises(DamagedFile, match=line) as caught:
             load()
         assert len(str(caught.value)) < 400

@@ -403,7 +403,7 @@ def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: No
 def test_early_stopping_takes_no_test_data() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["early_stopping"])
     with pytest.raises(
-        jaxdp.ConfigError, match=r"early_stopping: stops by validation data.*--validation 0\.1"
+        jaxdp.ConfigError, match=r"early_stopping: stops by validation data.*validation=0\.1"
     ):
         trainer.fit(steps=8)
 
@@ -417,24 +417,24 @@ class NoCallback:
     [
         (
             {"optimizer": optax.adam},
-            "--optimizer adam: is a function; call it, e.g. optax.adamw(1e-3)",
+            "optimizer=adam: is a function; call it, e.g. optax.adamw(1e-3)",
         ),
         (
             {"optimizer": optax.adam(1e-3), "learning_rate": 0.1},
-            "--learning-rate 0.1: optimizer is an object, and settings such as",
+            "learning_rate=0.1: optimizer is an object, and settings such as",
         ),
-        ({"learning_rat": 0.1}, "--learning-rat 0.1: unknown setting; did you mean learning_rate?"),
+        ({"learning_rat": 0.1}, "learning_rat=0.1: unknown setting; did you mean learning_rate?"),
         (
             {"callbacks": [NoCallback()]},
-            "--callbacks NoCallback: is no callback: it has none of the methods on_start",
+            "callbacks=NoCallback: is no callback: it has none of the methods on_start",
         ),
         (
             {"callbacks": [NoCallback]},
-            "--callbacks NoCallback: is a class; give an object: NoCallback(...)",
+            "callbacks=NoCallback: is a class; give an object: NoCallback(...)",
         ),
         (
             {"callbacks": ["early_stopping:patience=0"]},
-            "--callbacks patience=0: must be a whole number of at least 1",
+            "callbacks=patience=0: must be a whole number of at least 1",
         ),
     ],
 )
@@ -448,16 +448,16 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"model": 3}, "--model int: must be the name of a model, or an nnx.Module"),
-        ({"model": Mlp}, "--model Mlp: is a class; give an object, Mlp(...)"),
+        ({"model": 3}, "model=int: must be the name of a model, or an nnx.Module"),
+        ({"model": Mlp}, "model=Mlp: is a class; give an object, Mlp(...)"),
         (
             {"dataset": np.zeros(3)},
-            "--data ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load",
+            "data=ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load",
         ),
-        ({"task": 3}, "--task int: must be the name of a task, a task, or a loss function"),
+        ({"task": 3}, "task=int: must be the name of a task, a task, or a loss function"),
         (
             {"task": jaxdp.tasks.Classification},
-            "--task Classification: is a class; give an object, Classification(...)",
+            "task=Classification: is a class; give an object, Classification(...)",
         ),
     ],
 )
@@ -483,23 +483,23 @@ def large_images() -> jaxdp.data.Dataset:
     [
         (
             lambda: misfit(cnn(num_classes=5)),
-            "--model cnn: returns (1, 5) for an image; classification on arrays needs (1, 3)",
+            "model=cnn: returns (1, 5) for an image; classification on arrays needs (1, 3)",
         ),
         (
             lambda: misfit(Mlp(3, nnx.Rngs(0)), large_images()),
-            "--model Mlp: cannot be called with images of shape (1, 9, 9, 1): ",
+            "model=Mlp: cannot be called with images of shape (1, 9, 9, 1): ",
         ),
         (
             lambda: misfit("cnn", task=jaxdp.tasks.Classification(5)),
-            "--task classification: is for 5 classes, and arrays has 3",
+            "task=classification: is for 5 classes, and arrays has 3",
         ),
         (
             lambda: misfit(Mlp(3, nnx.Rngs(0)), batch_norm="global"),
-            "--batch-norm global: nnx.BatchNorm normalizes over what one device sees",
+            "batch_norm=global: nnx.BatchNorm normalizes over what one device sees",
         ),
         (
             lambda: misfit(cnn()).evaluate(split="test"),
-            "--split test: there is no split 'test' in arrays; there are: train, validation",
+            "split=test: there is no split 'test' in arrays; there are: train, validation",
         ),
     ],
 )
@@ -588,9 +588,7 @@ def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
         == "replica"
     )
     assert [row["step"] for row in jaxdp.load("run").history if row["split"] == "test"] == [4, 6, 8]
-    with pytest.raises(
-        jaxdp.ConfigError, match=r"--batch-norm group:32: the run in run has replica"
-    ):
+    with pytest.raises(jaxdp.ConfigError, match=r"batch_norm=group:32: the run in run has replica"):
         trainer.fit(steps=8, run_dir="run", batch_norm="group:32")
     assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
 
@@ -609,7 +607,7 @@ def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_sp
     ):
         with pytest.raises(
             jaxdp.ConfigError,
-            match=r"--validation .*: data is an object, and settings such as this one are decided",
+            match=r"validation=.*: data is an object, and settings such as this one are decided",
         ):
             refuse()
     assert set(trainer.fit(steps=1).metrics) >= {"validation", "test"}

@@ -197,6 +197,7 @@ def ending(prog: str) -> Iterator[Ending]:
     """
     end = Ending()
     streams.complete()
+    before, ConfigError.names_flags = ConfigError.names_flags, True
     try:
         with streams.standard_output():
             yield end
@@ -216,6 +217,8 @@ def ending(prog: str) -> Iterator[Ending]:
         is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
         end.code = EXIT_USAGE_ERROR if is_usage else 1
         print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
+    finally:
+        ConfigError.names_flags = before
 
 
 def command(

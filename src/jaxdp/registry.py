@@ -16,6 +16,7 @@ import importlib.metadata
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,6 +30,8 @@ Taken = dict[str, tuple[Any, tuple[str, str]]]
 
 ENTRY_POINTS = "jaxdp.plugins"
 _MOST_SHOWN = 500  # characters of a value in a message
+# A flag, perhaps with a value; the flags of a command to run stay as they are.
+_FLAG = re.compile(r"python -m [^;]*|--(?P<name>[a-z][a-z-]*)(?: (?P<value>[A-Z0-9][^\s;,]*))?")
 registering_modules: set[str] = set()  # have registered something
 registries: list["Registry[Any]"] = []
 _distributions_are_loaded = False
@@ -37,25 +40,44 @@ _distributions_are_loaded = False
 class ConfigError(ValueError):
     """An invalid setting. Commands print it as one line and exit with code 2.
 
+    Its text, which is fit for a terminal, names settings by their flags on the command line, and
+    by their keywords in a program.
+
     Args:
         field: name of the setting as in the configuration, e.g. `global_batch_size`; empty if it
             concerns no single setting.
         value: the offending value.
-        remedy: what is wrong and what to do instead, one sentence.
+        remedy: what is wrong and what to do instead, one sentence, in which settings are flags.
     """
 
+    names_flags = False  # a command sets it while it runs
+
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        # As they are; the text is fit for a terminal.
+        super().__init__(field, value, remedy)
         self.field = field
         self.value = value
         self.remedy = remedy
-        flag = "--" + field.replace("_", "-")
-        where = f"{flag} {brief(value)}".rstrip() + ": " if field else ""
-        super().__init__(printable(where + remedy))
+
+    def __str__(self) -> str:
+        value, remedy = brief(self.value), self.remedy
+        if self.names_flags:
+            head = f"--{self.field.replace('_', '-')} {value}".rstrip()
+        else:
+            head = f"{self.field}={value}".removesuffix("=")
+            remedy = _FLAG.sub(_keyword, remedy)
+        return printable(f"{head}: {remedy}" if self.field else remedy)
 
     def __reduce__(self) -> Any:
         # Another process may not know the class of a value.
         return ConfigError, (self.field, shown(self.value), self.remedy)
+
+
+def _keyword(flag: re.Match[str]) -> str:
+    """Returns a flag as the keyword that a program gives."""
+    if flag["name"] is None:
+        return flag[0]
+    name = flag["name"].replace("-", "_")
+    return f"{name}={flag['value']}" if flag["value"] else name
 
 
 def shown(value: object) -> str:

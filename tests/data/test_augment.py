@@ -253,9 +253,7 @@ def test_a_word_that_cannot_be_used_is_one_line(row: str) -> None:
     word, message = row.split(" | ")
     with pytest.raises(ConfigError) as error:
         create(word)
-    assert str(error.value).startswith(
-        f"--augment {word.rstrip(':') if word == 'mixup' else word}: "
-    )
+    assert str(error.value).startswith(f"augment={word.rstrip(':') if word == 'mixup' else word}: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -267,12 +265,12 @@ def test_none_stands_alone() -> None:
 
 
 MISFITS = """\
-crop:13 | --augment crop:13: is larger than an image of 12 x 16 pixels; use a smaller crop
-rotate90 | --augment rotate90: needs square images
-crop:8 pad_crop:8 | --augment pad_crop:8: must be less than the 8 pixels
-cutout:12 | --augment cutout:12: must be less than the 12 pixels
-shift:12.5 | --augment shift:12.5: must be less than the 12 pixels
-crop:1 elastic:1 | --augment elastic:1: needs images of at least 2 x 2 pixels
+crop:13 | augment=crop:13: is larger than an image of 12 x 16 pixels; use a smaller crop
+rotate90 | augment=rotate90: needs square images
+crop:8 pad_crop:8 | augment=pad_crop:8: must be less than the 8 pixels
+cutout:12 | augment=cutout:12: must be less than the 12 pixels
+shift:12.5 | augment=shift:12.5: must be less than the 12 pixels
+crop:1 elastic:1 | augment=elastic:1: needs images of at least 2 x 2 pixels
 """
 
 

@@ -171,7 +171,7 @@ def test_a_bad_example_is_counted_where_the_run_is(several: bool) -> None:
         == {3, 8, 13, 18} & set(weights)
     )
     assert source.skipped[3] == "file 3: is truncated"
-    with bad_example(r"file \d+: is truncated; .*--on-bad-example skip"):
+    with bad_example(r"file \d+: is truncated; .*on_bad_example skip"):
         read(checked(made(20, bad, several=several)))
 
 
@@ -199,7 +199,7 @@ def test_an_exception_keeps_its_type_and_message_where_it_can() -> None:
     assert "in __getitem__" in str(found.value.__cause__)
     with pytest.raises(RuntimeError, match="Two: this and that"):
         read(raises(lambda: Two("this", "that")))
-    with refused("--seed 3: is odd") as wrong:
+    with refused("seed=3: is odd") as wrong:
         read(raises(lambda: ConfigError("seed", 3, "is odd")))
     assert wrong.value.field == "seed"
     with pytest.raises(SystemExit):
@@ -211,7 +211,7 @@ def test_a_process_that_is_killed_ends_the_run_with_one_line() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with refused(
-        (r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer --data-workers"),
+        (r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer data_workers"),
     ):
         read(checked(made(12, die)))
     with refused(r"^a process that reads examples ended with EXIT\(7\)"):

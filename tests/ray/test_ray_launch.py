@@ -60,7 +60,7 @@ def test_the_width_is_the_largest_that_divides_the_batch() -> None:
     assert [widest(room, config, train, 32) for room in (2, 3, 7)] == [None, 3, 3]
     fixed = RayConfig(workers=3)
     assert [widest(room, fixed, TrainConfig.of(), 1) for room in (2, 3, 9)] == [None, 3, 3]
-    with pytest.raises(ConfigError, match="--global-batch-size auto"):
+    with pytest.raises(ConfigError, match="global_batch_size=auto"):
         check(config, TrainConfig.of(global_batch_size="auto"))
 
 

@@ -65,9 +65,7 @@ def test_what_differs_is_named_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(group: Group) -> None:
         group.check_equal({"steps": 3, "learning_rate": 0.2 if group.index == 2 else 0.1}, SECONDS)
 
-    said = (
-        "--learning-rate {}: differs between processes: process {} has {}; start all with the same"
-    )
+    said = "learning_rate={}: differs between processes: process {} has {}; start all with the same"
     assert in_each(3, act, monkeypatch) == [
         said.format(0.1, 2, 0.2),
         said.format(0.1, 2, 0.2),
@@ -81,7 +79,7 @@ def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
             group.all_gather_text("names", "x", 1.0)
 
     said = (
-        "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see"
+        "distributed_timeout=1.0: timed out after 1 s waiting for process 1 to send 'names'; see"
         " its output"
     )
     assert in_each(3, act, monkeypatch) == [said, None, said]

@@ -101,7 +101,7 @@ def test_a_process_that_started_for_float32_refuses_16_bits(
     monkeypatch.setattr(platform, "started", lambda: True)
     platform.configure(None, precision="bfloat16")
     assert platform.xla_flags() == CONVOLUTIONS
-    with pytest.raises(ConfigError, match="--precision bfloat16: JAX has started with XLA flags"):
+    with pytest.raises(ConfigError, match="precision=bfloat16: JAX has started with XLA flags"):
         platform.check_precision("bfloat16")
     platform.check_precision("float32")
     for right in (f"{CONVOLUTIONS},-reduce", ""):
@@ -183,7 +183,7 @@ def test_the_users_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_that_are_not_there() -> None:
     assert len(platform.select_devices(3)) == 3
     assert len(platform.select_devices(None)) == 8
-    with pytest.raises(ConfigError, match="--devices 9: there are 8 cpu devices; use at most 8"):
+    with pytest.raises(ConfigError, match="devices=9: there are 8 cpu devices; use at most 8"):
         platform.select_devices(9)
 
 

@@ -264,7 +264,7 @@ def test_state_is_replicated_and_consumed() -> None:
             3,
             4,
             16,
-            "--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
+            "accumulate_steps=3: does not divide the 4 examples of each device; use e.g. 2",
         ),
     ],
 )
@@ -278,7 +278,7 @@ def test_batches_that_do_not_divide_are_refused(
 
 
 def test_single_takes_one_device() -> None:
-    with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
+    with pytest.raises(ConfigError, match=r"devices=2.*strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
 
 

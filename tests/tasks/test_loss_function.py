@@ -119,5 +119,5 @@ def test_classes_count_their_names(name: str) -> None:
     assert task.class_names == ("0", "1", "2")
     assert getattr(tasks, name)(2, ("no", "yes")).class_names == ("no", "yes")
     assert tasks.create(name.lower(), num_classes=3) == task
-    with pytest.raises(ConfigError, match="num-classes 0: must be a whole number"):
+    with pytest.raises(ConfigError, match="num_classes=0: must be a whole number"):
         getattr(tasks, name)(0)

@@ -157,7 +157,7 @@ def test_runs_at_once_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LocalRunner(1).shares == [{}]
     shares = [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     assert LocalRunner(2).shares == shares
-    with pytest.raises(ConfigError, match="--at-a-time 3: does not divide the GPUs"):
+    with pytest.raises(ConfigError, match="at_a_time=3: does not divide the GPUs"):
         LocalRunner(3)
 
 

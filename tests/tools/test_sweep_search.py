@@ -135,7 +135,7 @@ def test_a_search_that_was_stopped_proposes_what_it_would_have() -> None:
     more = search(15)
     assert more.count == 1
     with pytest.raises(
-        ConfigError, match=r"--output out: holds a search with seed 0, not 1; give another --output"
+        ConfigError, match=r"output=out: holds a search with seed 0, not 1; give another output"
     ):
         search(15, seed=1)
     with pytest.raises(ConfigError, match="holds a search with trials"):

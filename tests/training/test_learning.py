@@ -70,7 +70,7 @@ def test_the_default_batch_is_at_most_a_quarter_of_the_training_set(
     assert setup_of(dataset, devices, **settings).global_batch_size == expected
     with pytest.raises(
         ConfigError,
-        match=rf"^--global-batch-size 600: larger than the training set; use at most {examples}$",
+        match=rf"^global_batch_size=600: larger than the training set; use at most {examples}$",
     ):
         setup_of(dataset, global_batch_size=600)
 
@@ -79,7 +79,7 @@ def test_devices_that_do_not_divide_the_default_batch_are_an_error() -> None:
     images = np.zeros((24, 8, 8, 1), np.uint8)
     dataset = data.from_arrays(images, np.arange(24) % 2, test=(images[:2], np.array([0, 1])))
     with pytest.raises(
-        ConfigError, match=r"^--global-batch-size 4: 8 devices do not divide it; use 8$"
+        ConfigError, match=r"^global_batch_size=4: 8 devices do not divide it; use 8$"
     ):
         setup_of(dataset, 8)
 
@@ -251,18 +251,18 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"class_weights": "1,2"}, "--class-weights 1,2: must be 3 numbers, one for each class"),
+        ({"class_weights": "1,2"}, "class_weights=1,2: must be 3 numbers, one for each class"),
         (
             {"class_weights": [1, -2, 3]},
-            "--class-weights 1,-2,3: must be balanced, or a number of at least 0 for each class",
+            "class_weights=1,-2,3: must be balanced, or a number of at least 0 for each class",
         ),
-        ({"class_weights": "even"}, "--class-weights even: must be balanced, or a number"),
+        ({"class_weights": "even"}, "class_weights=even: must be balanced, or a number"),
         (
             {"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}},
-            "is among --task-kwargs, too",
+            "is among task_kwargs, too",
         ),
-        ({"early_stop": 3}, "--early-stop 3: stops by validation data, and this dataset has none"),
-        ({"early_stop": 0}, "--early-stop 0: must be greater than 0"),
+        ({"early_stop": 3}, "early_stop=3: stops by validation data, and this dataset has none"),
+        ({"early_stop": 0}, "early_stop=0: must be greater than 0"),
         ({"validation": "none", "num_classes": 4}, "are decided where the dataset is made"),
     ],
 )
@@ -275,16 +275,25 @@ def test_what_cannot_be_learned_from_is_one_line(settings: dict, message: str) -
 
 def test_data_without_classes_have_no_balance() -> None:
     with pytest.raises(
-        ConfigError, match="--class-weights balanced: is for classification and segmentation"
+        ConfigError, match="class_weights=balanced: is for classification and segmentation"
     ):
         create_setup(
             TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced")
         )
     with pytest.raises(
+<<<<<<< HEAD
         ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"
+=======
+        ConfigError,
+        match="sampler=balanced: draws classes equally often, and segmentation has none",
+    ):
+        setup_of(masked(), model="unet", sampler="balanced")
+    with pytest.raises(
+        ConfigError, match="class_weights=balanced: class 1 does not occur in the training set"
+>>>>>>> 3fc2532 (Errors name settings by keywords in a program, by flags on the command line)
     ):
         setup_of(uneven((20, 0, 9)), class_weights="balanced")
-    with pytest.raises(ConfigError, match="--class-weights 1,1: task is an object"):
+    with pytest.raises(ConfigError, match="class_weights=1,1: task is an object"):
         jaxdp.Trainer("cnn", uneven(), tasks.Classification(3), class_weights="1,1", **SMALL)
 
 
@@ -322,6 +331,6 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
         **SMALL,
     )
     with pytest.raises(
-        ConfigError, match="--early-stop 2: callbacks has EarlyStopping, too; give one of them"
+        ConfigError, match="early_stop=2: callbacks has EarlyStopping, too; give one of them"
     ):
         trainer.fit(steps=1)

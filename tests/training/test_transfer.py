@@ -129,7 +129,7 @@ def test_a_run_that_resumes_needs_its_start_no_more(
     again = jaxdp.Trainer("cnn", dataset, **command | {"progress": True}).fit(steps=6)
     assert "loaded" not in capsys.readouterr().err
     assert again.step == whole.step == 6
-    with pytest.raises(ConfigError, match=r"^--init-from first: there is no such file$"):
+    with pytest.raises(ConfigError, match=r"^init_from=first: there is no such file$"):
         jaxdp.Trainer("cnn", dataset, init_from="first", **SMALL)
 
 
@@ -218,7 +218,7 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
     assert jaxdp.load("run").description.mean == (123.675, 116.28, 103.53)
     with pytest.raises(
         ConfigError,
-        match=r"^--normalize imagenet: is of red, green and blue, and the images have 1 ch",
+        match=r"^normalize=imagenet: is of red, green and blue, and the images have 1 ch",
     ):
         _ = trainer(some_digits(7, 9), normalize="imagenet").setup
 
@@ -232,10 +232,10 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
         ),
         (
             {"model": "resnet", "model_kwargs": {"depth": 8, "width": 2}},
-            "--init-from first: none of its 19 arrays fits resnet",
+            "init_from=first: none of its 19 arrays fits resnet",
         ),
-        ({"init_from": "nowhere"}, "--init-from nowhere: there is no such file"),
-        ({"init_from": "."}, "--init-from .: holds no run"),
+        ({"init_from": "nowhere"}, "init_from=nowhere: there is no such file"),
+        ({"init_from": "."}, "init_from=.: holds no run"),
         ({"init_from": "other.safetensors"}, "no reference weights are known for CNN"),
         (
             {"init_from": "part.safetensors"},
@@ -244,11 +244,11 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
         ({"init_from": "nan.safetensors"}, "1 not finite numbers: convs/0/kernel"),
         (
             {"freeze": "convz"},
-            "--freeze convz: no parameter's name begins with a match; nearest: convs/",
+            "freeze=convz: no parameter's name begins with a match; nearest: convs/",
         ),
         (
             {"freeze": "("},
-            "--freeze (: is no regular expression: missing ), unterminated subpattern",
+            "freeze=(: is no regular expression: missing ), unterminated subpattern",
         ),
         ({"freeze": ""}, "matches every parameter, and leaves none to train"),
     ],

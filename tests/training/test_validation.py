@@ -47,10 +47,10 @@ def test_a_share_of_each_class_is_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("validation", "message"),
     [
-        ("1.5", "--validation 1.5: must be a share between 0 and 1, a split, or none"),
-        ("0.0001", "--validation 0.0001: leaves no validation example of class 0, which has 1"),
-        ("dev", "--validation dev: digits has no such split; give a share, e.g. 0.1, or none"),
-        (True, "--validation True: must be a string or null, not true or false"),
+        ("1.5", "validation=1.5: must be a share between 0 and 1, a split, or none"),
+        ("0.0001", "validation=0.0001: leaves no validation example of class 0, which has 1"),
+        ("dev", "validation=dev: digits has no such split; give a share, e.g. 0.1, or none"),
+        (True, "validation=True: must be a string or null, not true or false"),
     ],
 )
 def test_what_cannot_be_held_out_is_one_line(validation: Any, message: str) -> None:

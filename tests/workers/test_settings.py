@@ -23,13 +23,13 @@ pytestmark = pytest.mark.skipif(
 
 def test_a_setting_of_one_fit_is_checked_too() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
-    with pytest.raises(ConfigError, match="--profile 1:2: --strategy exact computes in"):
+    with pytest.raises(ConfigError, match="profile=1:2: strategy exact computes in"):
         trainer.fit(profile="1:2")
 
 
 def test_other_commands_start_no_workers() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
-    with pytest.raises(ConfigError, match="--strategy exact: computes on workers, which only"):
+    with pytest.raises(ConfigError, match="strategy=exact: computes on workers, which only"):
         trainer.setup.train_batches(0)
     assert 0 <= trainer.evaluate()["accuracy"] <= 1
 

@@ -236,14 +236,14 @@ def test_of_a_single_stack_runs_of_pages_are_held_out() -> None:
             100,
             1,
             {"validation": "0.02"},
-            "^--validation 0.02: leaves no validation section of the 10 that there are",
+            "^validation=0.02: leaves no validation section of the 10 that there are",
         ),
         (1, 1, {}, "holds one image only, and needs another as test data; add others"),
         (
             30,
             3,
             {"validation": "0.1"},
-            r"^--validation 0.1: leaves no validation file of the 2 that there are \(pages of a",
+            r"^validation=0.1: leaves no validation file of the 2 that there are \(pages of a",
         ),
     ],
 )
@@ -303,17 +303,17 @@ def test_channels_by_the_flag_and_masks_of_one_page() -> None:
     assert_array_equal(
         read(dataset.train)["images"][0], written["images/00.tif"].transpose(1, 2, 0)
     )
-    with bad_example(r"00\.tif: has 5 pages, but its mask 1; give each its own, or say by --tiff"):
+    with bad_example(r"00\.tif: has 5 pages, but its mask 1; give each its own, or say by tiff"):
         read(opened(num_classes=2).train)
 
 
 def test_numbers_of_channels_that_do_not_fit_are_one_line() -> None:
     stacks(pages=5, mask_pages=1, imagej=True, metadata={"axes": "CYX"})
     assert opened().image_shape == (6, 8, 5)
-    with refused(r"--channels 3: .*00\.tif has 5 channels, which cannot be made 3; leave it out"):
+    with refused(r"channels=3: .*00\.tif has 5 channels, which cannot be made 3; leave it out"):
         opened(channels=3)
     write({"images/03.tif": deep(6, 8)})
-    with refused(r"00\.tif has 5 channels and .*03\.tif 1; give --tiff pages"):
+    with refused(r"00\.tif has 5 channels and .*03\.tif 1; give tiff pages"):
         opened()
 
 
