@@ -281,16 +281,7 @@ def test_data_without_classes_have_no_balance() -> None:
             TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced")
         )
     with pytest.raises(
-<<<<<<< HEAD
-        ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"
-=======
-        ConfigError,
-        match="sampler=balanced: draws classes equally often, and segmentation has none",
-    ):
-        setup_of(masked(), model="unet", sampler="balanced")
-    with pytest.raises(
         ConfigError, match="class_weights=balanced: class 1 does not occur in the training set"
->>>>>>> 3fc2532 (Errors name settings by keywords in a program, by flags on the command line)
     ):
         setup_of(uneven((20, 0, 9)), class_weights="balanced")
     with pytest.raises(ConfigError, match="class_weights=1,1: task is an object"):
