@@ -198,7 +198,7 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
         ("--batch-sizes 32,many", "--batch-sizes 32,many: many is no number from 1"),
         ("--devices 0", "--devices 0: 0 is no number from 1"),
         ("--repeats 0", "--repeats 0: must be greater than 0"),
-        ("--compare none.jsonl", "--compare: was removed in 0.3.0: name both folders to"),
+        ("--compare none.jsonl", "--compare: was removed in 0.3.0: use the tables"),
         ("--target tpu:v5e:2x2", "--target: was removed in 0.3.0: use python -m jaxdp.plan"),
         ("--quick", "--quick: was removed in 0.3.0: use python -m jaxdp.plan"),
         ("--strategies single --devices 2", "no cell of the grid is left"),

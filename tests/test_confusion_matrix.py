@@ -22,7 +22,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     monkeypatch.setattr(
         confusion.pictures,
         "save",
-        lambda figure, path: (found.append(figure), save(figure, path))[1],
+        lambda figure, path, **how: (found.append(figure), save(figure, path, **how))[1],
     )
     return found
 
@@ -42,15 +42,12 @@ def overlaps(figure: Figure) -> bool:
         sorted(tick.get_window_extent().get_points()[:, dim].tolist() for tick in ticks)
         for dim, ticks in ((1, axes.get_yticklabels()), (0, axes.get_xticklabels()))
     )
-    turned = axes.get_xticklabels()[0].get_rotation() == 45
     return any(
-        high > low
-        for each in ([tops] if turned else [tops, lefts])
-        for (_, high), (low, _) in itertools.pairwise(each)
+        high > low for each in [tops, lefts] for (_, high), (low, _) in itertools.pairwise(each)
     )
 
 
-@pytest.mark.parametrize(("count", "every"), [(4, 1), (30, 1), (31, 1), (100, 2), (1000, 20)])
+@pytest.mark.parametrize(("count", "every"), [(4, 1), (30, 1), (31, 1), (100, 2), (1000, 17)])
 def test_it_is_legible_for_few_and_for_many_classes(
     count: int, every: int, figures: list[Figure]
 ) -> None:
@@ -72,15 +69,8 @@ def test_it_is_legible_for_few_and_for_many_classes(
     assert not overlaps(figure)
     assert min(drawing.shape[:2]) >= (1400 if count > 30 else 440)
     cells = [text.get_text() for text in figure.axes[0].texts]
-    note = figure.get_supxlabel()
-    if count > 30:
-        assert cells == []
-        assert note.startswith(f"{count} classes: ")
-        assert ("named" in note) == (every > 1)
-        assert "confusion.csv" in note
-    else:
-        assert sorted(cells) == sorted([*map(str, range(1, count + 1)), "7"])
-        assert note == ""
+    assert sorted(cells) == ([] if count > 30 else sorted([*map(str, range(1, count + 1)), "7"]))
+    assert ("counts are in confusion.csv" in figure.get_suptitle()) == (count > 30)
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "actual class")
 
@@ -90,11 +80,12 @@ def test_long_names_are_shortened_and_dollars_are_no_mathematics(figures: list[F
         np.eye(2), ["x" * 60, "$a$ \\frac{"], pathlib.Path("c.png"), title="folder:$x_$y_{"
     )
     (figure,) = figures
-    assert labels(figure)[0] == ["x" * 23 + "…", "\\$a\\$ \\frac{"]
-    # What is drawn: Matplotlib takes the backslashes off, and reads no mathematics.
-    assert [
-        text._preprocess_math(text.get_text())[:2] for text in figure.axes[0].get_xticklabels()
-    ][1] == ("$a$ \\frac{", False)  # pyright: ignore
+    assert labels(figure)[0] == ["x" * 23 + "…", "$a$ \\frac{"]
+    drawn = [
+        text._preprocess_math(text.get_text())[:2]  # pyright: ignore
+        for text in figure.axes[0].get_xticklabels()
+    ]
+    assert drawn[1] == ("$a$ \\frac{", False)
 
 
 def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figure]) -> None:
@@ -107,9 +98,8 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figu
         unknown = "\U0010ffff $"
         plots.plot_curves([row], pathlib.Path("p.png"), title=unknown, metric_name=unknown)
     (figure,) = figures
-    assert labels(figure)[0] == ["cat", "1", "2", "on two\nlines"]
-    assert figure.get_suptitle() == "folder:??\\$"
-    assert "fonts cannot show" in figure.get_supxlabel()
+    assert labels(figure)[0] == ["0", "1", "2", "3"]
+    assert "fonts cannot show" in figure.get_suptitle()
 
 
 def test_fonts_of_matplotlibs_settings_show_what_they_have(figures: list[Figure]) -> None:
@@ -120,11 +110,11 @@ def test_fonts_of_matplotlibs_settings_show_what_they_have(figures: list[Figure]
     )
     lacking = chr(min(sans - mono))
     both = ["DejaVu Sans Mono", "DejaVu Sans"]
-    for families, shown in ((both[:1], "0"), (both, lacking)):
+    for families, shown in ((both[:1], ["0", "1"]), (both, [lacking, "b"])):
         with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
             warnings.simplefilter("error")
             confusion.plot(np.eye(2), [lacking, "b"], pathlib.Path("c.png"), title="a title")
-        assert labels(figures.pop())[0] == [shown, "b"]
+        assert labels(figures.pop())[0] == shown
 
 
 def test_no_class_is_a_formula_in_the_table() -> None:

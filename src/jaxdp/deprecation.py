@@ -55,7 +55,7 @@ REMOVED = (
     Removed("output", "use the table, or --json", command="plan"),
     Removed(
         "compare",
-        "name both folders to python -m jaxdp.report, which shows their tables",
+        "use the tables, or the lines of both bench.jsonl",
         command="bench",
     ),
     Removed(

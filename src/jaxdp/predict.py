@@ -5,6 +5,7 @@ dataset need not be there. The result is the same on any number of devices.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
@@ -156,7 +157,7 @@ def main(config: PredictConfig) -> int:
     )
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
-    from jaxdp.reporting import predictions
+    from jaxdp.reporting.progress import create_bar
 
     results = Results(
         predictor.description,
@@ -176,7 +177,10 @@ def main(config: PredictConfig) -> int:
         predictor.read(image.file.source)[0] if image.pixels is None else image.pixels
         for image in known
     )
-    with predictions.progress(len(known), hidden=config.json and sys.stdout.isatty()) as advance:
+    # A bar would disturb rows on the same terminal.
+    hidden = config.json and sys.stdout.isatty()
+    with create_bar(f"predicting images: {len(known)}", hidden=hidden) as bar:
+        advance = functools.partial(bar.advance, bar.add_task("", total=len(known)))
         answers = predictor.answers(images, advance)
         for image, (pixels, answer) in zip(known, answers, strict=True):
             row = results.add(image.file, pixels, answer)

@@ -9,7 +9,7 @@ from jaxdp.config import Settings, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
-DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
+DESCRIPTION = "Write one HTML page about runs, to read anywhere."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class ReportConfig(Settings):
 
     run_dirs: tuple[str, ...] = setting(
         (),
-        "folders of runs, and of grids that `python -m jaxdp.bench` measured",
+        "folders of runs",
         metavar="RUN_DIR ...",
         positional=True,
     )

@@ -4,54 +4,41 @@ import math
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.tracking import (
-    import_extra,
-    keep_identifier,
-    metrics_of,
-    read_identifier,
-    settings_of,
-)
-from jaxdp.events import Ended, Logged, Run, Started
-
-_FILE = "mlflow-id.txt"
+from jaxdp.callbacks.tracking import Tracker, metrics_of, settings_of
+from jaxdp.events import Ended, Logged, Run
 
 
 @register("mlflow")
-class MLflow:
+class MLflow(Tracker):
     """Logs settings as parameters, rows as metrics, and the images drawn at the end as artifacts.
-
-    A run with a run directory keeps its MLflow identifier there, in `mlflow-id.txt`: what resumes
-    it continues the MLflow run.
 
     Args:
         experiment: MLflow experiment.
         tracking_uri: where MLflow keeps its runs, e.g. `file:./mlruns`; by default what
             `MLFLOW_TRACKING_URI` says.
-
-    Raises:
-        ConfigError: if mlflow is not installed.
     """
 
+    package = "mlflow"
+
     def __init__(self, experiment: str = "jaxdp", tracking_uri: str = "") -> None:
-        self._mlflow: Any = import_extra("mlflow")
+        super().__init__()
         self._experiment, self._tracking_uri = experiment, tracking_uri
         self._run_id = ""
         self._client: Any = None
 
-    def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the MLflow run."""
-        client = self._client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri or None)
-        self._run_id = read_identifier(run, _FILE)
-        if self._run_id:
-            client.set_terminated(self._run_id, "RUNNING")
-            return
+    def _begin(self, run: Run, identifier: str) -> str:
+        client = self._client = self._library.MlflowClient(tracking_uri=self._tracking_uri or None)
+        self._run_id = identifier
+        if identifier:
+            client.set_terminated(identifier, "RUNNING")
+            return identifier
         known = client.get_experiment_by_name(self._experiment)
         number = known.experiment_id if known else client.create_experiment(self._experiment)
         created = client.create_run(number, run_name=run.folder and run.folder.name)
         self._run_id = created.info.run_id
         for setting, value in settings_of(run).items():
             client.log_param(self._run_id, setting, str(value)[:500])
-        keep_identifier(run, _FILE, self._run_id)
+        return self._run_id
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step."""

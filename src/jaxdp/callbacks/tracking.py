@@ -3,20 +3,10 @@
 import importlib
 from typing import Any, cast
 
-from jaxdp.events import Run
+from jaxdp.events import Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import Row, read_line
 from jaxdp.rundir.write import replace_file
-
-
-def import_extra(name: str) -> Any:
-    """Imports an optional dependency; raises ConfigError that says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            "callbacks", name, f"needs the package {name}: pip install 'jaxdp[{name}]'"
-        ) from error
 
 
 def metrics_of(row: Row) -> dict[str, Any]:
@@ -43,12 +33,33 @@ def settings_of(run: Run) -> dict[str, Any]:
     return given | run.where()
 
 
-def read_identifier(run: Run, file: str) -> str:
-    """Returns the name that a run has at a tracker; nothing if it has none yet."""
-    return read_line(run.folder / file) if run.folder is not None else ""
+class Tracker:
+    """Logs a run to a tracker, a package of which a subclass makes runs.
 
+    A run with a run directory keeps its identifier at the tracker there, in `PACKAGE-id.txt`: what
+    resumes it continues the tracker's run.
 
-def keep_identifier(run: Run, file: str, identifier: str) -> None:
-    """Keeps the name of a run at a tracker in the run directory, if there is one."""
-    if run.folder is not None:
-        replace_file(run.folder / file, identifier + "\n")
+    Raises:
+        ConfigError: if the package is not installed.
+    """
+
+    package: str
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = importlib.import_module(self.package)
+        except ImportError as error:
+            problem = f"needs the package {self.package}: pip install 'jaxdp[{self.package}]'"
+            raise ConfigError("callbacks", self.package, problem) from error
+
+    def on_start(self, run: Run, event: Started) -> None:
+        """Begins or resumes the tracker's run."""
+        if run.folder is None:
+            self._begin(run, "")
+            return
+        path = run.folder / f"{self.package}-id.txt"
+        replace_file(path, self._begin(run, read_line(path)) + "\n")
+
+    def _begin(self, run: Run, identifier: str) -> str:
+        """Begins a run, or resumes one that has an identifier, and returns its identifier."""
+        raise NotImplementedError

@@ -4,57 +4,43 @@ import secrets
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.tracking import (
-    import_extra,
-    keep_identifier,
-    metrics_of,
-    read_identifier,
-    settings_of,
-)
-from jaxdp.events import Ended, Logged, Run, Started
-
-_FILE = "wandb-id.txt"
+from jaxdp.callbacks.tracking import Tracker, metrics_of, settings_of
+from jaxdp.events import Ended, Logged, Run
 
 
 @register("wandb")
-class WandB:
+class WandB(Tracker):
     """Logs settings, rows, the images drawn at the end and the summary.
 
     Where and whether online, W&B's own variables say.
-
-    A run with a run directory keeps its W&B identifier there, in `wandb-id.txt`: what resumes it
-    continues the W&B run.
 
     Args:
         project: W&B project.
         name: of the W&B run; by default the run directory's.
         mode: `online`, `offline` or `disabled`; by default what `WANDB_MODE` says.
-
-    Raises:
-        ConfigError: if wandb is not installed.
     """
 
+    package = "wandb"
+
     def __init__(self, project: str = "jaxdp", name: str = "", mode: str = "") -> None:
-        self._wandb: Any = import_extra("wandb")
+        super().__init__()
         self._project = project
         self._name = name
         self._mode = mode
         self._run: Any = None
 
-    def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the W&B run."""
-        identifier = read_identifier(run, _FILE) or secrets.token_hex(4)
+    def _begin(self, run: Run, identifier: str) -> str:
         folder = run.folder
-        self._run = self._wandb.init(
+        self._run = self._library.init(
             project=self._project,
             name=self._name or (folder and folder.name),
-            id=identifier,
+            id=identifier or secrets.token_hex(4),
             resume="allow",
             mode=self._mode or None,
             config=settings_of(run),
             dir=folder and str(folder),
         )
-        keep_identifier(run, _FILE, identifier)
+        return self._run.id
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step; W&B takes no steps that lie before one it has seen."""
@@ -62,7 +48,7 @@ class WandB:
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Logs the images and the summary."""
-        images = {name: self._wandb.Image(image) for name, image in event.images.items()}
+        images = {name: self._library.Image(image) for name, image in event.images.items()}
         if images:
             self._run.log(images, step=event.step)
         result = {"status": event.status, "parameters": event.summary["parameters"]}

@@ -14,7 +14,6 @@ import rich.table
 from matplotlib.figure import Figure
 
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import fonts
 from jaxdp.rundir.read import read_rows
 from jaxdp.rundir.schemas import conforms
 from jaxdp.units import bytes_text
@@ -37,6 +36,7 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "font.size": 12,
     "svg.fonttype": "none",
+    "text.parse_math": False,
 }
 
 
@@ -238,7 +238,7 @@ def draw(records: Sequence[Record], kind: str) -> bytes:
         repeats = max(record.get("repeats", 1) for record in records)
         if repeats > 1:
             title += f" · median and range of {repeats} repetitions"
-        figure.suptitle(fonts.drawn(title), x=0.012, ha="left", fontsize=12)
+        figure.suptitle(title, x=0.012, ha="left", fontsize=12)
         figure.savefig(content, format=kind, dpi=160)
     return content.getvalue()
 

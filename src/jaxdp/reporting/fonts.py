@@ -1,24 +1,29 @@
-"""Fits text to the fonts of Matplotlib; its own has no Chinese, Japanese or Korean."""
+"""Draws text with the fonts of Matplotlib; its own has no Chinese, Japanese or Korean."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import matplotlib
 from matplotlib import font_manager
 
 
-def missing(text: str) -> set[str]:
-    """Returns the characters that no font of Matplotlib's setting `font.family` has."""
-    fonts = [
-        font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=[family])))
-        for family in matplotlib.rcParams["font.family"]
-    ]
-    wanted = set(text) - {"\n"}
-    return {each for each in wanted if not any(font.get_char_index(ord(each)) for font in fonts)}
+@contextlib.contextmanager
+def literal_text(style: dict[str, Any]) -> Iterator[None]:
+    """Draws in a style, without mathematics between dollar signs.
 
-
-def drawn(text: str) -> str:
-    """Returns a text as Matplotlib shows it literally and without a warning.
-
-    Dollar signs begin no mathematics, and `?` stands for each character that no font has.
+    A character that no font has becomes a box, without a warning.
     """
-    unknown = missing(text)
-    shown = "".join("?" if character in unknown else character for character in text)
-    return shown.replace("$", r"\$")
+    with matplotlib.rc_context(style | {"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
+def can_show(text: str) -> bool:
+    """Whether the fonts of Matplotlib's setting `font.family` have each character."""
+    known = {ord("\n")}
+    for family in matplotlib.rcParams["font.family"]:
+        path = font_manager.findfont(font_manager.FontProperties(family=[family]))
+        known |= set(font_manager.get_font(path).get_charmap())
+    return set(map(ord, text)) <= known

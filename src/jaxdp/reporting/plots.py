@@ -6,21 +6,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from jaxdp.parsing import is_finite
-from jaxdp.reporting import fonts
-from jaxdp.rundir.write import replacing
+from jaxdp.reporting import fonts, pictures
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
-_STYLE: Any = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",
-}
-_DPI = 150
+_STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: str) -> Figure:
@@ -32,7 +24,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
     Returns:
         A figure that Jupyter shows as the value of a cell, and that pyplot does not know.
     """
-    with matplotlib.rc_context(_STYLE):
+    with fonts.literal_text(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
@@ -47,13 +39,13 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                     marker = "o" if split != "train" or len(points) == 1 else None
                     look = {"marker": marker, "markersize": 3.5, "linewidth": 1.8}
                     axes.plot(*zip(*points, strict=True), color=color, label=split, **look)
-            axes.set(xlabel="step", ylabel=fonts.drawn(name))
+            axes.set(xlabel="step", ylabel=name)
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")
             if axes.lines:
                 axes.legend(frameon=False)
-        figure.suptitle(fonts.drawn(title), fontsize=12)
+        figure.suptitle(title, fontsize=12)
     # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore
     return figure
@@ -61,17 +53,15 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI / 2)
+    with fonts.literal_text(_STYLE):
+        figure.savefig(buffer, format="png", dpi=75)
     return buffer.getvalue()
 
 
 def plot_curves(
     rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str
 ) -> None:
-    """Writes what `curves_figure` draws, as the kind of file that the path's suffix names."""
-    path.parent.mkdir(exist_ok=True)
-    # The style also says how an SVG holds its text.
-    with matplotlib.rc_context(_STYLE), replacing(path) as file:
-        curves_figure(rows, title=title, metric_name=metric_name).savefig(
-            file, format=path.suffix[1:], dpi=_DPI
-        )
+    """Writes what `curves_figure` draws as PNG."""
+    figure = curves_figure(rows, title=title, metric_name=metric_name)
+    with fonts.literal_text(_STYLE):
+        pictures.save(figure, path, dpi=150)

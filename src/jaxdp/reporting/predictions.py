@@ -1,13 +1,10 @@
-"""Shows predictions as a table and writes them as CSV or, masks and images, as PNG files."""
+"""Shows predictions as a table and writes masks and images as PNG files."""
 
-import contextlib
 import pathlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import rich.console
-import rich.progress
 import rich.table
 import rich.text
 from PIL import Image
@@ -19,7 +16,6 @@ from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import replacing
 
-_LINE_SECONDS = 30  # between lines of progress if there is no terminal
 _LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 
 
@@ -37,21 +33,16 @@ def print_table(rows: Sequence[Row]) -> None:
 def _cells(row: Row) -> dict[str, str]:
     """Returns what a table says of an image, by the titles of its columns."""
     if "classes" in row:
-        titles = ["most likely class", "second", "third"]
-        titles += [f"{rank}th" for rank in range(4, len(row["classes"]) + 1)]
         texts = [f"{item['class']}: {item['probability']:.1%}" for item in row["classes"]]
-        return dict(zip(titles, texts, strict=False))
+        return {"most likely classes": "\n".join(texts)}
     height, width = row["size"]
     cells = {"size": f"{height}x{width}"}
-    if "objects" in row:
-        area = f"{row['mean_area_pixels']:.1f}"
-        return cells | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
     if "shares" in row:
         shares = sorted(row["shares"].items(), key=lambda item: -item[1])
         texts = [f"{name}: {share:.1%}" for name, share in shares if share >= _LEAST_SHARE]
         return cells | {"share of the pixels": ", ".join(texts)}
-    levels = {"lowest": str(row["lowest"]), "highest": str(row["highest"])}
-    return cells | {"mean": f"{row['mean']:.1f}"} | levels
+    numbers = ("objects", "mean_area_pixels", "mean", "lowest", "highest")
+    return cells | {name.replace("_", " "): str(row[name]) for name in numbers if name in row}
 
 
 def write_objects(
@@ -70,7 +61,7 @@ def write_objects(
     overlay = pictures.overlay_objects(pictures.stretch(image), objects)
     return {
         "instances": _save(Image.fromarray(objects), directory / f"{name}-instances.png"),
-        "overlay": _save(Image.fromarray(overlay), directory / f"{name}-overlay.png"),
+        "overlay": _save(overlay, directory / f"{name}-overlay.png"),
     }
 
 
@@ -111,13 +102,13 @@ def write_mask(
     overlay = pictures.overlay(pictures.stretch(image), mask, len(names))
     return {
         "mask": _save(picture, directory / f"{name}-mask.png", about),
-        "overlay": _save(Image.fromarray(overlay), directory / f"{name}-overlay.png"),
+        "overlay": _save(overlay, directory / f"{name}-overlay.png"),
     }
 
 
 def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray) -> Row:
     """Writes an image, uint8 (H, W, 1 or 3)."""
-    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    picture = pictures.to_pillow(image)
     return {"prediction": _save(picture, directory / f"{name}-prediction.png")}
 
 
@@ -126,42 +117,3 @@ def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None
     with replacing(path) as file:
         picture.save(file, format="PNG", pnginfo=about)
     return str(path)
-
-
-@contextlib.contextmanager
-def progress(total: int, *, hidden: bool = False) -> Iterator[Callable[[float], None]]:
-    """Shows progress on standard error: a bar that vanishes at the end, or a line every 30 seconds
-    if there is no terminal.
-
-    Args:
-        total: number of images.
-        hidden: whether to show no bar, which would disturb results on the same terminal.
-
-    Yields:
-        A function that adds to the number of images that are done; a tile is a part of an image.
-    """
-    console = rich.console.Console(stderr=True, emoji=False)
-    bar = rich.progress.Progress(
-        rich.progress.TextColumn(f"predicting images: {total}"),
-        rich.progress.BarColumn(bar_width=None),
-        rich.progress.TaskProgressColumn(),
-        rich.progress.TimeRemainingColumn(compact=True),
-        console=console,
-        transient=True,
-        expand=True,
-        redirect_stdout=False,  # it would send results where the bar is
-        disable=hidden or not console.is_terminal,
-    )
-    task, done = bar.add_task("", total=total), 0.0
-    printed = time.monotonic()
-
-    def advance(images: float) -> None:
-        nonlocal done, printed
-        done += images
-        bar.update(task, completed=done)
-        if not console.is_terminal and time.monotonic() - printed > _LINE_SECONDS:
-            printed = time.monotonic()
-            console.print(f"{done:.1f} of {total} images", highlight=False, soft_wrap=True)
-
-    with bar:
-        yield advance

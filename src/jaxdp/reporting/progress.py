@@ -1,7 +1,6 @@
 """Shows a person how far a run is, on standard error, and its results, on standard output."""
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,39 +15,42 @@ from jaxdp.data.sources import BadExample
 from jaxdp.deprecation import strategy_of_workers
 from jaxdp.parsing import is_finite, printable
 from jaxdp.rundir.read import warn_again
-from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
 _MAX_DETAILS = 40  # metrics of single classes that a person still reads
 
 
+def create_bar(title: str, *, hidden: bool = False) -> rich.progress.Progress:
+    """Returns a bar on standard error that vanishes at the end; hidden without a terminal."""
+    console = rich.console.Console(stderr=True, emoji=False)
+    return rich.progress.Progress(
+        title,
+        rich.progress.BarColumn(bar_width=None),
+        rich.progress.TaskProgressColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        expand=True,
+        redirect_stdout=False,  # it would send results where the bar is
+        disable=hidden or not console.is_terminal,
+    )
+
+
 class Reading:
-    """Shows how far a split is read, once that has taken a second: a bar on a terminal, which
-    vanishes at the end, else a line at the end.
-    """
+    """Shows how far a split is read."""
 
     def __init__(self) -> None:
-        self._console = rich.console.Console(stderr=True, emoji=False)
-        self._started: dict[str, float] = {}
-        self._bars: dict[str, rich.progress.Progress] = {}
+        self._bar = create_bar("reading the {task.description} split")
+        self._tasks: dict[str, rich.progress.TaskID] = {}
 
     def __call__(self, split: str, done: int, total: int) -> None:
-        started = self._started.setdefault(split, time.perf_counter())
-        if split not in self._bars and time.perf_counter() - started > 1:
-            bar = self._bars[split] = rich.progress.Progress(
-                f"reading the {split} split",
-                rich.progress.BarColumn(),
-                rich.progress.MofNCompleteColumn(),
-                console=self._console,
-                transient=self._console.is_terminal,
-            )
-            bar.add_task("", total=total)
-            bar.start()
-        if split in self._bars:
-            bar = self._bars[split]
-            bar.update(bar.task_ids[0], completed=done)
-            if done == total:
-                bar.stop()
+        if split not in self._tasks:
+            self._tasks[split] = self._bar.add_task(split, total=total)
+            self._bar.start()
+        self._bar.update(self._tasks[split], completed=done)
+        if done == total:
+            self._bar.remove_task(self._tasks.pop(split))
+            self._bar.stop()
 
 
 def print_outcome(
@@ -168,21 +170,10 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     rich.console.Console(markup=False, emoji=False).print(table)
 
 
-def state_bytes_text(state_bytes: dict[str, int]) -> str:
-    """Returns a line that says how much memory the state takes on each device and in all."""
-    return (
-        f"state: {bytes_text(state_bytes['per_device'])} on each device,"
-        f" {bytes_text(state_bytes['replicated'])} in all"
-    )
-
-
-def metrics_text(metrics: Mapping[str, float], digits: int = 2) -> str:
-    """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`.
-
-    `digits` are those of a percentage.
-    """
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`."""
     texts = [
-        f"{name} {metric_text(name, value, digits)}"
+        f"{name} {metric_text(name, value)}"
         for name, value in metrics.items()
         if name != "examples" and "/" not in name
     ]
@@ -190,6 +181,8 @@ def metrics_text(metrics: Mapping[str, float], digits: int = 2) -> str:
     return ", ".join(texts) + count
 
 
-def metric_text(name: str, value: float, digits: int = 2) -> str:
-    """Returns a metric as text: accuracies as a percentage, all others as a decimal number."""
-    return f"{value:.{digits}%}" if name in _FRACTIONS else f"{value:.{digits + 2}f}"
+def metric_text(name: str, value: float | int) -> str:
+    """Returns a metric as text: accuracies as a percentage, counts and decimal numbers."""
+    if name == "examples":
+        return f"{value:,.0f}"
+    return f"{value:.2%}" if name in _FRACTIONS else f"{value:.4f}"

@@ -2,36 +2,43 @@
 
 import dataclasses
 import io
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from jaxdp.reporting import fonts
+from jaxdp.reporting.report_runs import SPLITS, Number, RunRecord
 
 # The palette of Okabe and Ito, distinct for all color vision, without yellow, which is illegible
 # on white. Further runs are grey.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676")
-MARKERS = {  # of Matplotlib, and the character of the same shape in the page's legend
-    "resumed": (">", "▶"),
-    "rolled back": ("<", "◀"),
-    "updates skipped": ("x", "×"),
-    "stopped": ("s", "■"),
-    "diverged": ("D", "◆"),
+_CAPTIONS = {  # of figures of the training rows
+    "learning_rate": "learning rate",
+    "examples_per_second": "examples per second",
+    "input_wait_fraction": "share of time waiting for input",
+    "staleness_mean": "staleness of an update, mean",
+    "device_utilization": "device utilization, mean",
+    "device_memory_bytes": "device memory, mean, bytes",
+    "host_memory_bytes": "host memory, mean, bytes",
 }
-BASE = "base"  # key of the x axis that a figure shows first
-Number = float | int
-Panel = tuple[str, list[Markup]]  # caption, and a drawing over each x axis
+_LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
+_DOTTED = 25  # points of an evaluated curve up to which each has a dot
 _RUN = "#000001"  # stands for the variable with the color of a run
 _STYLE: Any = {
     "font.size": 11,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.labelpad": 2,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.spines.bottom": False,
     "grid.color": "#88888840",  # for a light and a dark page
     "grid.linewidth": 1,
     "lines.linewidth": 1.8,
@@ -39,10 +46,28 @@ _STYLE: Any = {
     "path.simplify_threshold": 1.0,  # pixels
     "svg.fonttype": "none",
     "svg.hashsalt": "jaxdp",  # the same runs give the same page
+    "text.parse_math": False,
 }
 _WIDTH = 376
 _HEIGHT = 218
 _PANEL = (60 / _WIDTH, 30 / _HEIGHT, 306 / _WIDTH, 174 / _HEIGHT)  # left, bottom, width, height
+
+
+@dataclasses.dataclass(frozen=True)
+class XAxis:
+    """What curves can be drawn over; the reader of the page chooses one.
+
+    Attributes:
+        key: step, epoch or time.
+        title: below the axis.
+        unit: seconds in a unit of time, 1 for all else.
+        end: of the axis, in its unit.
+    """
+
+    key: str
+    title: str
+    unit: Number
+    end: Number
 
 
 def compact(value: Number, _: object = None) -> str:
@@ -53,121 +78,94 @@ def compact(value: Number, _: object = None) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-@dataclasses.dataclass(frozen=True)
-class XAxis:
-    """What curves can be drawn over; the reader of the page chooses one.
-
-    Attributes:
-        key: base, epoch or time.
-        name: among the choices.
-        title: below the axis.
-        unit: seconds in a unit of time, 1 for all else.
-        end: of the axis, in its unit.
-    """
-
-    key: str
-    name: str
-    title: str
-    unit: Number
-    end: Number
+def x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
+    """Returns the x axes that are known for all runs with rows."""
+    known = [run.axes for run in runs if run.rows]
+    found = []
+    for key in ("step", "epoch", "time"):
+        if known and all(key in axes for axes in known):
+            end, title, unit = float(max(axes[key][1][-1] for axes in known)), key, 1
+            if key == "time":
+                name, unit = ("minutes", 60) if end > 600 else ("seconds", 1)
+                title = f"training time, {name}"
+            found.append(XAxis(key, title, unit, end / unit or 1))
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A curve or a mark of a run.
-
-    Attributes:
-        text: for readers who point at the line.
-        color: index of the color of the run.
-        x: positions on each x axis that is known for the run, by its key.
-        y: values; for a mark, shares of the panel's height.
-        look: properties of Matplotlib's Line2D.
-    """
-
-    text: str
-    color: int
-    x: Mapping[str, Any]
-    y: Sequence[Number]
-    look: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def figure(
-    caption: str,
-    curves: Sequence[Line],
-    marks: Sequence[Line],
-    x_axes: Sequence[XAxis],
-    *,
-    log: bool = False,
-    zero: bool = False,
-    form: Callable[[Number, object], str] | ticker.Formatter = compact,
-) -> list[Panel]:
-    """Draws curves and marks over each x axis; returns nothing if there are no values.
-
-    Args:
-        log: whether the y axis is logarithmic if all values are positive.
-        zero: whether the y axis starts at 0 if no value is negative.
-        form: writes a value.
-    """
-    values = [value for curve in curves for value in curve.y]
-    if not values:
-        return []
-    log = log and min(values) > 0
-    lines = [*curves, *marks]
-    drawings: list[Markup] = []
-    for x_axis in x_axes:
-        with matplotlib.rc_context(_STYLE):
-            canvas, axes = _panel()
-            for index, line in enumerate(lines):
-                if x_axis.key in line.x:
-                    look = {**line.look, "gid": f"line-{index}", "color": _RUN, "clip_on": False}
-                    if index >= len(curves):
-                        look["transform"] = axes.get_xaxis_transform()
-                    axes.plot(line.x[x_axis.key] / x_axis.unit, line.y, **look)
-            axes.set(xlabel=x_axis.title, xlim=(0, x_axis.end), ylabel=fonts.drawn(caption))
-            axes.margins(y=0 if log else 0.04)
-            if log:
-                digits = [1, 2, 5] if max(values) < 1000 * min(values) else [1]
-                axes.set_yscale("log")
-                axes.minorticks_off()
-                axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits, numticks=7))
-            elif zero and min(values) >= 0:
-                axes.set_ylim(bottom=0)
-            axes.xaxis.set_major_formatter(compact)
-            axes.yaxis.set_major_formatter(form)
-            label = f"{caption}: {', '.join(dict.fromkeys(curve.text for curve in curves))}"
-            drawings.append(_svg(canvas, lines, x_axis.key, label))
-    return [(caption + ", logarithmic" * log, drawings)]
+def figures(runs: Sequence[RunRecord], axes: Sequence[XAxis]) -> list[tuple[str, list[Markup]]]:
+    """Returns captions, and a drawing over each x axis, of everything that the runs measured."""
+    metric = runs[0].metric
+    captions = {"loss": "loss", metric: metric.replace("_", " ")} | _CAPTIONS
+    drawn = []
+    for name, caption in captions.items():
+        splits = ["train"] if name in _CAPTIONS else SPLITS
+        # The best run is drawn last, above the others.
+        curves = [
+            (run, split, *run.series(split, name))
+            for run, split in itertools.product(reversed(runs), splits)
+        ]
+        curves = [curve for curve in curves if curve[2]]
+        if curves:
+            drawn.append((caption, [_draw(name, caption, curves, x_axis) for x_axis in axes]))
+    return drawn
 
 
-def _panel() -> tuple[Figure, Any]:
-    """Returns a figure and its axes, which have a grid and no frame."""
-    canvas = Figure((_WIDTH / 72, _HEIGHT / 72))  # a point of Matplotlib is a unit of the SVG
-    axes: Any = canvas.add_axes(_PANEL)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, pad=5)
-    axes.yaxis.set_label_coords(-0.15, 0.5)
-    axes.grid(clip_on=False)  # the identifiers of clip paths would be those of all drawings
-    return canvas, axes
+def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]], x_axis: XAxis) -> Markup:
+    """Returns curves of (run, split, steps, values) over an x axis, with marks for events."""
+    texts: list[Markup] = []  # of elements, for readers who point at them
+
+    def look(run: RunRecord, text: str) -> dict[str, Any]:
+        title = Markup('<g class="run k{}"><title>{}: {}</title>')
+        texts.append(title.format(run.color, run.name, text))
+        return {"gid": f"line-{len(texts) - 1}", "color": _RUN, "clip_on": False}
+
+    def x(run: RunRecord, steps: Any) -> Any:
+        return np.interp(steps, *run.axes[x_axis.key]) / x_axis.unit
+
+    with matplotlib.rc_context(_STYLE):
+        canvas = Figure((_WIDTH / 72, _HEIGHT / 72))  # a point of Matplotlib is a unit of the SVG
+        axes: Any = canvas.add_axes(_PANEL)
+        for run, split, steps, values in curves:
+            dotted = len(values) <= (1 if split == "train" else _DOTTED)
+            style = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
+            axes.plot(x(run, steps), values, **style, **look(run, split))
+        for run in dict.fromkeys(run for run, *_ in curves):
+            for step, text in run.marks:
+                style = {"linestyle": ":", "linewidth": 1}
+                style |= {"marker": "v", "markersize": 6, "markevery": [-1]}
+                axes.axvline(x(run, step), **style, **look(run, text))
+        axes.set(xlabel=x_axis.title, xlim=(0, x_axis.end))
+        axes.tick_params(length=0, pad=5)
+        axes.grid(clip_on=False)  # identifiers of clip paths would be the same in all drawings
+        _scale(axes, name, [value for *_, values in curves for value in values])
+        return _svg(canvas, texts, x_axis.key, caption)
 
 
-def _svg(canvas: Figure, lines: Sequence[Line], key: str, label: str) -> Markup:
-    """Returns a drawing whose lines have the colors of their runs, and texts to point at.
+def _scale(axes: Any, name: str, values: Sequence[Number]) -> None:
+    """Sets the scale of the y axis and the form of its numbers."""
+    axes.xaxis.set_major_formatter(compact)
+    if name == "loss" and min(values) > 0:
+        digits = [1, 2, 5] if max(values) < 1000 * min(values) else [1]
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits, numticks=7))
+    elif name in _CAPTIONS:
+        axes.set_ylim(bottom=min(0, *values))
+    share = name.endswith(("accuracy", "fraction", "utilization"))
+    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1) if share else compact)
 
-    Args:
-        key: of the x axis.
-        label: what a screen reader says.
-    """
+
+def _svg(canvas: Figure, texts: Sequence[Markup], key: str, caption: str) -> Markup:
+    """Returns a drawing whose lines have the colors of their runs, and texts to point at."""
 
     def group(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return "<g>"
-        line = lines[int(found[1])]
-        return f'<g class="run k{line.color}"><title>{escape(line.text)}</title>'
+        return "<g>" if found[1] is None else texts[int(found[1])]
 
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     content = buffer.getvalue().partition("<svg")[2].partition(">")[2]
-    head = Markup('<svg class="over {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
-    body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, content).replace(_RUN, "var(--k)")
-    return head.format(key, _WIDTH, _HEIGHT, label) + Markup(body)
+    head = f'<svg class="over {key}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+    head += f' aria-label="{escape(caption)}">'
+    body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, content)
+    return Markup(head + body.replace(_RUN, "var(--k)"))
