@@ -97,7 +97,7 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figu
         row = {"step": 1, "split": "train", "loss": 1.0}
         unknown = "\U0010ffff $"
         plots.plot_curves([row], pathlib.Path("p.png"), title=unknown, metric_name=unknown)
-    (figure,) = figures
+    figure, _ = figures
     assert labels(figure)[0] == ["0", "1", "2", "3"]
     assert "fonts cannot show" in figure.get_suptitle()
 

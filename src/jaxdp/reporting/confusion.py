@@ -55,7 +55,7 @@ def plot(
         axes.set_xticks(ticks, shown, rotation="vertical" if longest > 2 else "horizontal")
         axes.set_yticks(ticks, shown)
         for row, column in np.argwhere(confusion > 0) if has_counts else ():
-            color = "white" if image.norm(shares[row, column]) > 0.5 else "black"
+            color = "white" if shares[row, column] > 0.25 else "black"
             text, size = f"{confusion[row, column]:.0f}", 11 if count <= 12 else 8
             axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
         return pictures.save(figure, path)

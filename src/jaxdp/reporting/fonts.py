@@ -15,7 +15,8 @@ def literal_text(style: dict[str, Any]) -> Iterator[None]:
 
     A character that no font has becomes a box, without a warning.
     """
-    with matplotlib.rc_context(style | {"text.parse_math": False}), warnings.catch_warnings():
+    settings: Any = style | {"text.parse_math": False}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
 
