@@ -1,9 +1,10 @@
 """What tests of datasets write, open, read and refuse."""
 
 import contextlib
+import dataclasses
 import io
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tifffile
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 ROOT = pathlib.Path("set")  # each test has a working folder of its own
@@ -98,3 +99,20 @@ def refused(message: str, kind: type[ConfigError] = ConfigError) -> Iterator[Any
 def bad_example(message: str) -> Any:
     """Asserts that an example is refused in one line."""
     return refused(message, BadExample)
+
+
+def skipped(split: Any) -> dict[int, str]:
+    """Returns the bad examples that a split has left out, and why."""
+    return {index: f"{each.where}: {each.problem}" for index, each in split.errors.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(ArraySource):
+    """Arrays of which some examples cannot be read."""
+
+    bad: Sequence[int] = (2,)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index in self.bad:
+            raise BadExample(f"file {index}", "is truncated")
+        return super().__getitem__(index)

@@ -217,7 +217,7 @@ def test_a_run_does_not_end_on_no_examples(
     error = capsys.readouterr().err.splitlines()[-1]
     assert (
         f"--on-bad-example skip: nothing is left of folder:slides test: none of its {COUNT} examples can"
-        " be used, most often as" in error
+        " be used, e.g. " in error
     )
     assert ": its mask has the value 7, not one of 0 to 1" in error
 

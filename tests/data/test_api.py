@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example, noise, read, read_splits, refused, sizes, write
+from example_files import bad_example, noise, read, read_splits, refused, sizes, skipped, write
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
 
@@ -268,15 +268,15 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"test": (IMAGES, LABELS, LABELS)},
     ),
     (
-        "validation 0.01 leaves no validation example of class 0, which has 10; choose",
+        "validation=0.01: leaves no validation example of class 0, which has 10; choose",
         {"validation": 0.01},
     ),
     (
-        "validation 0.5 leaves no training example of class 0, which has 1;",
+        "validation=0.5: leaves no training example of class 0, which has 1;",
         {"targets": np.minimum(np.arange(40), 1), "validation": 0.5},
     ),
     (
-        "validation 0.99 leaves no training example of the 40 that there are",
+        "validation=0.99: leaves no training example of the 40 that there are",
         {"targets": MASKS, "validation": 0.99},
     ),
     (r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)", {"test": (FLOATS, LABELS)}),
@@ -398,7 +398,7 @@ def test_a_ready_dataset_is_checked_once() -> None:
     assert isinstance(lenient.validation, Split)
     assert not isinstance(lenient.validation.source, Split)
     assert list(np.flatnonzero(read(lenient.validation)["weights"] == 0)) == [2]
-    assert lenient.validation.skipped == {2: "file 2: is truncated"}
+    assert skipped(lenient.validation) == {2: "file 2: is truncated"}
     # What skips goes on skipping.
     assert check_dataset(lenient, config).validation is lenient.validation
 
@@ -423,7 +423,7 @@ def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
     for split in ("train", "test"):
         with refused(f"^--{split}-split {split}: mine has no example there$"):
             check_dataset(own(**{split: none}), DataConfig())
-    with refused("^mine has no validation example$"):
+    with refused("^validation=validation: mine has no example there$"):
         check_dataset(own(validation=none), DataConfig())
     words = "--dataset mine: is for classification, but --model or --task asks for segmentation"
     with refused(words):

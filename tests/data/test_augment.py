@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, Mixing, Preprocess, create, create_preprocess
+from jaxdp.data.augment import Example, Mixing, Preprocess, create, create_augmentations
 from jaxdp.registry import ConfigError
 
 NUMBERED = {"crop": "crop:7", "cutout": "cutout:4", "random_resized_crop": "random_resized_crop:12"}
@@ -46,9 +46,8 @@ def create_batch(examples: int, *fields: str, partners: bool = False) -> dict[st
 
 
 def preprocess_of(words: str, *, dense: bool = False) -> Preprocess:
-    return create_preprocess(
-        words.split(), mean=(0.0,) * 3, std=(1.0,) * 3, per_image=False, dense=dense
-    )
+    augmentations = create_augmentations(words.split(), dense=dense)
+    return Preprocess((0.0,) * 3, (1.0,) * 3, augmentations)
 
 
 @pytest.mark.parametrize("fields", [(), ("masks", "targets")], ids=["alone", "dense"])
@@ -191,9 +190,8 @@ def test_of_several_mixings_each_example_draws_one() -> None:
 
 def test_evaluation_only_normalizes() -> None:
     batch = create_batch(2, "masks", "targets")
-    preprocess = create_preprocess(
-        ["flip"], mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), per_image=False, dense=True
-    )
+    flip = create_augmentations(["flip"], dense=True)
+    preprocess = Preprocess((1.0, 2.0, 3.0), (2.0, 4.0, 8.0), flip)
     out = preprocess(batch, None)
     expected = (np.asarray(batch["images"]) - [1.0, 2.0, 3.0]) / [2.0, 4.0, 8.0]
     np.testing.assert_allclose(out["images"], expected, rtol=1e-6)
@@ -209,9 +207,7 @@ def test_per_image_normalization() -> None:
     images[1] = 77  # one colour
     images[2] = 100
     images[2, 5, 5, 0] = 100.25  # nearly so, as a shift may leave it
-    preprocess = create_preprocess(
-        ["none"], mean=(0.0,) * 3, std=(1.0,) * 3, per_image=True, dense=False
-    )
+    preprocess = Preprocess((0.0,) * 3, (1.0,) * 3, per_image=True)
     out = np.asarray(
         preprocess({"images": jnp.asarray(images), "indices": jnp.arange(3)}, None)["images"]
     )
@@ -230,20 +226,14 @@ flip:1 | takes no number; write flip
 mixup: | must be mixup:NUMBER
 mixup:much | must be mixup:NUMBER
 crop:0 | whole number of pixels
-crop:2.5 | whole number of pixels
 pad_crop:0 | whole number of pixels
-pad_crop:-4 | whole number of pixels
-cutout:-1 | whole number of pixels
 cutout:nan | whole number of pixels
 shift:0 | above 0
 shift:inf | above 0
-rotate:nan | above 0 and at most 180
 rotate:181 | above 0 and at most 180
 affine:1.5 | above 0 and at most 1
 brightness:-0.2 | above 0 and at most 1
-contrast:2 | above 0 and at most 1
 elastic:0 | above 0
-mixup:-1 | above 0
 cutmix:inf | above 0
 """
 

@@ -110,38 +110,34 @@ def test_random_resized_crop_is_a_crop_that_pillow_resizes() -> None:
         np.testing.assert_allclose(found, wanted, atol=0.01)
 
 
-@pytest.mark.parametrize("shape", [(40, 60), (64, 64), (10, 400), (300, 9), (3, 3)])
-def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "middle"),
+    [((40, 60), 0), ((64, 64), 0), ((10, 400), 13), ((300, 9), 12)],
+)
+def test_random_resized_crop_draws_area_ratio_and_place(
+    shape: tuple[int, int], middle: int
+) -> None:
+    """Where the image is too long for ten draws, it is the largest part in the middle."""
     crop: Any = create("random_resized_crop:16")
-    height, width = shape
-    boxes = jax.vmap(lambda key: jnp.concatenate(crop.box(height, width, key)))(
+    boxes = jax.vmap(lambda key: jnp.stack(crop.box(*shape, key)))(
         jax.random.split(jax.random.key(0), 4000)
     )
-    top, left, tall, wide = np.asarray(boxes).astype(int).T
-    assert min(top.min(), left.min(), tall.min() - 1, wide.min() - 1) >= 0
-    assert max((top + tall).max() - height, (left + wide).max() - width) <= 0
-
-    rng, theirs = np.random.default_rng(0), []
-    for _ in range(4000):  # torchvision.transforms.RandomResizedCrop.get_params
-        for _ in range(10):
-            area = height * width * rng.uniform(0.08, 1)
-            ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
-            w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                place = rng.integers(0, height - h + 1), rng.integers(0, width - w + 1)
-                break
-        else:
-            w, h = min(width, round(height * 4 / 3)), min(height, round(width / (3 / 4)))
-            place = (height - h) // 2, (width - w) // 2
-        theirs.append((*place, h, w))
-    for ours, other in zip((top, left, tall, wide), np.transpose(theirs), strict=True):
-        spread = max(other.std(), 1e-9)
-        assert abs(ours.mean() - other.mean()) < 5 * spread * np.sqrt(2 / 4000) + 1e-9
-        np.testing.assert_allclose(
-            np.percentile(ours, (10, 50, 90)),
-            np.percentile(other, (10, 50, 90)),
-            atol=max(0.25 * spread, 1),
-        )
+    corners, sides = np.asarray(boxes).transpose(1, 0, 2)
+    assert corners.min() >= 0
+    assert (corners + sides <= shape).all()
+    share, ratio = sides.prod(1) / np.prod(shape), sides[:, 1] / sides[:, 0]
+    if middle:
+        longest = sides.max(1) == middle
+        assert longest.mean() > 0.05
+        assert set(corners[longest].max(1)) == {(max(shape) - middle) // 2}
+        return
+    assert 0.07 < share.min() < 0.1
+    assert 0.85 < share.max() <= 1  # 40 x 60 pixels hold no larger part of a ratio in the range
+    assert 0.35 < share.mean() < 0.55
+    assert 0.7 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.4
+    places = corners / np.maximum(np.array(shape) - sides, 1)
+    np.testing.assert_allclose(places[share < 0.3].mean(0), 0.5, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -96,55 +96,32 @@ def assert_fills(values: Any, bound: float) -> None:
     assert 0.98 < values.max() < 1.0001
 
 
-def fits_of(word: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [fit_affine(*pair) for pair in zip(*positions_of(word), strict=True)]
-
-
-def test_shift_moves_by_up_to_its_pixels() -> None:
-    fits = fits_of("shift:3.3")
-    np.testing.assert_allclose(
-        [matrix for matrix, _ in fits], np.broadcast_to(np.eye(2), (600, 2, 2)), atol=1e-5
-    )
-    for axis in range(2):
-        assert_fills([offset[axis] for _, offset in fits], 3.3)
-
-
-def test_rotate_turns_about_the_centre() -> None:
-    fits = fits_of("rotate:40")
-    np.testing.assert_allclose([offset for _, offset in fits], 0, atol=1e-4)
-    np.testing.assert_allclose(
-        [matrix @ matrix.T for matrix, _ in fits],
-        np.broadcast_to(np.eye(2), (600, 2, 2)),
-        atol=1e-5,
-    )
-    angles = [np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])) for matrix, _ in fits]
-    np.testing.assert_allclose([np.linalg.det(matrix) for matrix, _ in fits], 1, atol=1e-5)
-    assert_fills(angles, 40)
-    turned = jax.jit(create("rotate:40"))({"images": jnp.asarray(IMAGE)}, KEYS[0])["images"][..., 0]
-    # Rows count downwards, so a positive angle from rows to columns is anticlockwise, as Pillow's.
-    expected, opposite = (
-        np.asarray(PICTURE.rotate(sign * angles[0], Image.Resampling.BILINEAR)) for sign in (-1, 1)
-    )
-    error, other = (np.abs(turned - picture).max() for picture in (expected, opposite))
-    assert min(error, other) < 2e-2 < max(error, other)
-
-
-def test_affine_stays_within_its_strength() -> None:
-    fits = fits_of("affine:0.2")
-    turns, shears, scales = [], [], []
-    for matrix, _ in fits:
+@pytest.mark.parametrize(
+    ("word", "turn", "shear", "scale", "share"),
+    [
+        ("shift:3.3", 0, 0, 0, (3.3, 3.3)),
+        ("rotate:40", 40, 0, 0, (0, 0)),
+        ("affine:0.2", 18, 0.2, np.log(1.2), (0.2 * HEIGHT, 0.2 * WIDTH)),
+    ],
+)
+def test_affine_maps_are_drawn_evenly_within_their_bounds(
+    word: str, turn: float, shear: float, scale: float, share: tuple[float, float]
+) -> None:
+    found: list[Any] = []
+    for pair in zip(*positions_of(word), strict=True):
+        matrix, offset = fit_affine(*pair)
         # matrix = rotation @ [[1, 0], [shear, 1]] @ diag(scales)
         width_scale = np.linalg.norm(matrix[:, 1])
         height_scale = np.linalg.det(matrix) / width_scale
-        scales.append([np.log(height_scale), np.log(width_scale)])
-        shears.append(matrix[:, 0] @ matrix[:, 1] / (height_scale * width_scale))
-        turns.append(np.degrees(np.arctan2(-matrix[0, 1], matrix[1, 1])))
-    assert_fills(turns, 18)
-    assert_fills(shears, 0.2)
-    assert_fills(np.array(scales)[:, 0], np.log(1.2))
-    assert_fills(np.array(scales)[:, 1], np.log(1.2))
-    assert_fills([offset[0] for _, offset in fits], 0.2 * HEIGHT)
-    assert_fills([offset[1] for _, offset in fits], 0.2 * WIDTH)
+        sheared = matrix[:, 0] @ matrix[:, 1] / (height_scale * width_scale)
+        angle = np.degrees(np.arctan2(-matrix[0, 1], matrix[1, 1]))
+        found.append([angle, sheared, np.log(height_scale), np.log(width_scale), *offset])
+    bounds = [turn, shear, scale, scale, *share]
+    for values, bound in zip(np.transpose(found), bounds, strict=True):
+        if bound:
+            assert_fills(values, bound)
+        else:
+            np.testing.assert_allclose(values, 0, atol=1e-3)
 
 
 def test_elastic_interpolates_nine_gaussian_displacements() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example
+from example_files import Broken, bad_example, skipped
 from numpy.testing import assert_array_equal
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split
+from jaxdp.data.sources import ArraySource, Dataset, Split
 from jaxdp.runtime import platform
 from jaxdp.training.setup import create_setup
 
@@ -104,17 +104,10 @@ def test_evaluation_counts_every_example_once(examples: int, batch_size: int) ->
     assert sum(batch["weights"].sum() for batch in found) == examples
 
 
-class Broken(ArraySource):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index % 5 == 3:
-            raise BadExample(f"file {index}", "is truncated")
-        return super().__getitem__(index)
-
-
 def broken(count: int, skip: bool) -> Split:
     whole = source(count).source
     assert isinstance(whole, ArraySource)
-    return checked(Broken(whole.images, whole.targets), count, skip)
+    return checked(Broken(whole.images, whole.targets, bad=range(3, count, 5)), count, skip)
 
 
 def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
@@ -127,7 +120,9 @@ def test_or_it_is_left_out_and_counted() -> None:
     found = batches(examples, pipeline.EvaluationOrder(20, 8))
     counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
     assert list(counted) == [number for number in range(20) if number % 5 != 3]
-    assert examples.skipped == {number: f"file {number}: is truncated" for number in (3, 8, 13, 18)}
+    assert skipped(examples) == {
+        number: f"file {number}: is truncated" for number in (3, 8, 13, 18)
+    }
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])

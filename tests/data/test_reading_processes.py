@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import bad_example, refused
+from example_files import bad_example, refused, skipped
 from numpy.testing import assert_array_equal
 
 import jaxdp
@@ -167,10 +167,10 @@ def test_a_bad_example_is_counted_where_the_run_is(several: bool) -> None:
     }
     assert (
         {number for number, weight in weights.items() if weight == 0}
-        == set(source.skipped)
+        == set(skipped(source))
         == {3, 8, 13, 18} & set(weights)
     )
-    assert source.skipped[3] == "file 3: is truncated"
+    assert skipped(source)[3] == "file 3: is truncated"
     with bad_example(r"file \d+: is truncated; .*on_bad_example skip"):
         read(checked(made(20, bad, several=several)))
 

@@ -7,14 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
-from sklearn.datasets import load_digits
 
 from jaxdp import models
 from jaxdp.models import layers
-from jaxdp.models.pyramidnet import unit_widths
 from jaxdp.registry import ConfigError
 
 BOTTLENECK: dict[str, Any] = {"bottleneck": True}
@@ -29,39 +26,29 @@ PARAMETERS = [
     ("cnn", {}, 10, 1, 9 * (16 + 16 * 32 + 32 * 64) + 2 * 112 + (16 * 64 + 1) * 128 + 129 * 10),
     # Han et al. 2017 and the authors' code.
     ("pyramidnet", {"depth": 110, "alpha": 48}, 10, 3, 1_772_706),
-    ("pyramidnet", {"depth": 110, "alpha": 84}, 100, 3, 3_913_536),
     ("pyramidnet", {"depth": 110, "alpha": 270}, 10, 3, 28_485_477),
     ("pyramidnet", {"alpha": 4.75, **WIDENING}, 10, 3, 1_762_206),
-    ("pyramidnet", {"alpha": 8, **WIDENING}, 100, 3, 3_888_157),
     ("pyramidnet", {"depth": 164, "alpha": 270, **BOTTLENECK}, 10, 3, 27_216_021),
-    ("pyramidnet", {"depth": 200, "alpha": 240, **BOTTLENECK}, 100, 3, 26_844_952),
-    ("pyramidnet", {"depth": 236, "alpha": 220, **BOTTLENECK}, 10, 3, 26_969_046),
     ("pyramidnet", {"depth": 272, "alpha": 200, **BOTTLENECK}, 100, 3, 26_288_692),
     ("pyramidnet", {"depth": 101, "alpha": 250, **IMAGENET}, 1000, 3, 24_956_608),
     ("pyramidnet", {"depth": 200, "alpha": 300, **IMAGENET}, 1000, 3, 62_368_168),
     # Three stages with projections; four stages as in torchvision.
     ("resnet", {"depth": 20}, 10, 3, 272_474),
-    ("resnet", {"depth": 56}, 10, 3, 855_770),
     ("resnet", {"depth": 110}, 10, 3, 1_730_714),
     ("resnet", {"depth": 18, "stem": "cifar"}, 10, 3, 11_173_962),
     ("resnet", {"depth": 18}, 1000, 3, 11_689_512),
     ("resnet", {"depth": 34}, 1000, 3, 21_797_672),
     ("resnet", {"depth": 50}, 1000, 3, 25_557_032),
-    ("resnet", {"depth": 101}, 1000, 3, 44_549_160),
     ("resnet", {"depth": 152}, 1000, 3, 60_192_808),
     ("vgg", {}, 10, 3, 14_728_266),
     # torchvision's.
-    ("vgg", {"depth": 11, **TORCHVISION}, 1000, 3, 132_868_840),
     ("vgg", {"depth": 11, "batch_norm": False, **TORCHVISION}, 1000, 3, 132_863_336),
     ("vgg", {"depth": 13, **TORCHVISION}, 1000, 3, 133_053_736),
     ("vgg", {"depth": 16, "batch_norm": False, **TORCHVISION}, 1000, 3, 138_357_544),
-    ("vgg", {"depth": 16, **TORCHVISION}, 1000, 3, 138_365_992),
     ("vgg", {"depth": 19, **TORCHVISION}, 1000, 3, 143_678_248),
     # The paper's (`valid`) and the common implementation's.
     ("unet", {}, 2, 1, 31_036_546),
-    ("unet", {}, 2, 3, 31_037_698),
     ("unet", {"upsampling": "bilinear"}, 2, 1, 17_261_890),
-    ("unet", {"upsampling": "bilinear"}, 2, 3, 17_263_042),
     ("unet", {"padding": "valid"}, 2, 1, 31_030_658),
     *[
         (
@@ -240,35 +227,6 @@ def test_evaluation_in_bfloat16_is_that_in_float32(name: str, kwargs: dict) -> N
     np.testing.assert_allclose(outputs[1], outputs[0], atol=0.05 * np.abs(outputs[0]).max())
 
 
-def test_cnn_learns_digits_in_seconds() -> None:
-    digits = load_digits()
-    images, labels = np.float32(digits.images[..., None] / 16), digits.target.astype(np.int32)
-    model = create("cnn", in_channels=1, dropout=0.1)
-    optimizer = nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9, nesterov=True), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer, images, labels) -> None:
-        def loss(model):
-            return optax.softmax_cross_entropy_with_integer_labels(model(images), labels).mean()
-
-        optimizer.update(model, nnx.grad(loss)(model))
-
-    for start in [*range(0, 1408, 128)] * 6:
-        step(model, optimizer, images[start : start + 128], labels[start : start + 128])
-    model.eval()
-    logits = nnx.jit(lambda model, images: model(images))(model, images[1408:])
-    assert np.mean(np.argmax(logits, -1) == labels[1408:]) > 0.9
-
-
-def test_widths_of_pyramidnet_are_rounded_only_for_use() -> None:
-    assert unit_widths(16, 48, 54, "additive")[-1] == 64
-    # The closed form round(16 + k alpha / N) differs here, because sums of floats do.
-    widths = unit_widths(16, 270, 54, "additive")
-    assert widths[:3] == [21, 26, 31]
-    assert widths[-1] == 286
-    assert unit_widths(16, 4.75, 54, "multiplicative")[-1] == 76
-
-
 def test_initial_weights_of_pyramidnet_follow_the_authors() -> None:
     model = create("pyramidnet", depth=20, alpha=270)
     kernel = np.asarray(model.units[-1].convs[-1].kernel[...])
@@ -285,18 +243,6 @@ def test_a_seed_gives_the_same_weights_eagerly_and_under_jit() -> None:
     eager = nnx.state(create(name, **kwargs), nnx.Param)
     jitted = nnx.state(nnx.jit(lambda: create(name, **kwargs))(), nnx.Param)
     jax.tree.map(np.testing.assert_array_equal, eager, jitted)
-
-
-def test_residual_units_have_the_convolutions_of_their_depth() -> None:
-    for depth in (8, 20, 56, 18, 34, 50, 101):
-        model = abstract("resnet", depth=depth, width=2)
-        assert 2 + sum(len(unit.convs) for unit in model.units) == depth
-    strided = [unit for unit in abstract("resnet", depth=50).units if unit.convs[1].strides == 2]
-    assert len(strided) == 3
-    assert all(
-        unit.convs[0].strides == 1 and unit.convs[1].kernel_size == (3, 3) for unit in strided
-    )
-    assert models.parameter_count(abstract("pyramidnet", depth=20, bottleneck=True)) > 0
 
 
 @pytest.mark.parametrize("name", models.__all__[:5])

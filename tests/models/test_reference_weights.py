@@ -228,6 +228,6 @@ def test_what_does_not_fit_is_listed_and_changes_nothing(change: dict, message: 
 )
 def test_models_without_a_table_say_which_have_one(name: str, kwargs: dict) -> None:
     with pytest.raises(
-        ConfigError, match="known for: PyramidNet, ResNet, VGG, and UNet with same padding"
+        ConfigError, match="known for: PyramidNet, ResNet, VGG, and UNet with batch norm"
     ):
         load_reference_weights(create(name, **kwargs), {})

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from test_models import BILINEAR, RESIZE, UNET, VALID, abstract, create
+from test_models import UNET, VALID, abstract, create
 
 from jaxdp.models.unet import UpConv, smallest_side
 from jaxdp.registry import ConfigError
@@ -15,16 +15,6 @@ from jaxdp.registry import ConfigError
 
 def output_shape(model: Any, height: int, width: int) -> tuple[int, ...]:
     return nnx.eval_shape(lambda model: model(jnp.ones((1, height, width, 3))), model).shape
-
-
-@pytest.mark.parametrize("kwargs", [UNET, BILINEAR, RESIZE, VALID])
-@pytest.mark.parametrize("levels", [1, 3])
-def test_other_numbers_of_poolings_work(kwargs: dict, levels: int) -> None:
-    model = abstract("unet", **kwargs | {"levels": levels})
-    assert len(model.encoder) == levels + 1
-    side = smallest_side(levels) + 10
-    expected = 2 if kwargs is VALID else side
-    assert output_shape(model, side, side)[1] >= expected
 
 
 def test_valid_padding_gives_the_papers_size() -> None:

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxdp import models, tasks
 from jaxdp.config import BatchNormMode
 from jaxdp.data import pipeline
-from jaxdp.data.augment import create_preprocess
+from jaxdp.data.augment import Preprocess, create_augmentations
 from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
 from jaxdp.sharding.replicas import Replicas
@@ -62,9 +62,8 @@ def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
 
 
 def recipe(batch_norm: str) -> step.Recipe:
-    preprocess = create_preprocess(
-        ["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False
-    )
+    shift = create_augmentations(["shift:1"], dense=False)
+    preprocess = Preprocess(DATASET.mean, DATASET.std, shift)
     task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
     return step.Recipe(
         task,

@@ -1,7 +1,6 @@
 """A dataset: its splits, and what a model, a task and a report need to know of it."""
 
 import abc
-import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +34,6 @@ class BadExample(ConfigError):
 
     def __reduce__(self) -> Any:
         return BadExample, (self.where, self.problem)
-
-
-def commonest(problems: Sequence[BadExample]) -> str:
-    """Returns the problem that most of these examples have, and the first example that has it."""
-    problem = collections.Counter(error.problem for error in problems).most_common(1)[0][0]
-    return f"{next(error.where for error in problems if error.problem == problem)}: {problem}"
 
 
 def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
@@ -125,8 +118,7 @@ class UserSource(BaseSource):
 
     def __init__(self, examples: Source) -> None:
         self.examples: Any = examples
-        self.reads_in_processes = bool(getattr(examples, "reads_in_processes", False))
-        for name in ("__getitems__", "name", "groups"):
+        for name in ("reads_in_processes", "__getitems__", "name", "groups"):
             if hasattr(examples, name):
                 setattr(self, name, getattr(examples, name))
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from jaxdp.config.values import MOST_CLASSES
-from jaxdp.data.dataset import NOT_FINITE, BadExample, BaseSource, Dataset, Size, commonest
+from jaxdp.data.dataset import NOT_FINITE, BadExample, BaseSource, Dataset, Size
 from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.masks import Found, find_classes, unique_values
 from jaxdp.data.pixel_statistics import PixelStatistics
@@ -49,8 +49,7 @@ def _look_through(
         except BadExample as error:
             return error
 
-    problems: list[BadExample] = []
-    usable = False
+    problem, usable = None, False
     pool = concurrent.futures.ThreadPoolExecutor(min(8, platform.cores()))
     try:
         for result in pool.map(guarded, indices):
@@ -58,14 +57,14 @@ def _look_through(
                 usable = True
                 yield result
             elif request.skip:
-                problems.append(result)
+                problem = problem or result
             else:
                 raise result
     finally:
         pool.shutdown(cancel_futures=True)  # an error does not wait for the other examples
-    if problems and not usable:
-        most = f"{commonest(problems)} (most often of its {split} examples)"
-        raise request.error(f"nothing of it can be used; {most}")
+    if problem and not usable:
+        said = f"{problem.where}: {problem.problem}, and all other {split} examples are bad, too"
+        raise request.error(f"nothing of it can be used; {said}")
 
 
 def count_classes(
@@ -197,31 +196,20 @@ def _sample(
     whole: PixelStatistics | None = None
     sizes: dict[Size, str] = {}
     for index, part in _look_through(look, indices, name, request):
-        whole = whole or dataclasses.replace(part, pixels=0, total=0, squares=0, drawn=[])
-        if part.shape[-1] == whole.shape[-1]:
+        if whole is None or part.shape[-1] == whole.shape[-1]:
             sizes.setdefault((part.shape[0], part.shape[1]), split.name(index))
-            whole.add(part)
+            whole = part if whole is None else whole.add(part)
         elif not request.skip:
             wanted = (*part.shape[:2], whole.shape[-1])
             problem = f"its images have the shape {part.shape}, not {wanted}"
             raise BadExample(split.name(index), problem)
     assert whole is not None
     if len(sizes) > 1 and not several_sizes and not request.config.image_size:
-        raise _several_sizes(sizes)
+        examples = [f"{each} is {height}x{width}" for (height, width), each in sizes.items()]
+        side = int(np.median([min(size) for size in sizes]))
+        remedy = (
+            f"images differ in size: {' and '.join(examples[:2])} pixels (height x width); give"
+            f" one for all, e.g. --image-size {side // 32 * 32 or side}"
+        )
+        raise ConfigError("image_size", NOT_GIVEN, remedy)
     return whole
-
-
-def _several_sizes(sizes: Mapping[Size, str]) -> ConfigError:
-    """Returns the error that says that images differ in size.
-
-    Args:
-        sizes: of the images that were looked at, each with the name of an image that has it.
-    """
-    (first, first_name), (second, second_name) = list(sizes.items())[:2]
-    side = int(np.median([min(size) for size in sizes]))
-    remedy = (
-        f"images differ in size: {first_name} is {first[0]}x{first[1]} and {second_name}"
-        f" {second[0]}x{second[1]} pixels (height x width); give one for all, e.g. --image-size"
-        f" {side // 32 * 32 or side}"
-    )
-    return ConfigError("image_size", NOT_GIVEN, remedy)

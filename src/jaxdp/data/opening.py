@@ -185,5 +185,8 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
     splits = _splits_of(dataset)
     return _of_splits(
         relabelled,
-        {split: each.revised(relabelled, label_table=table) for split, each in splits.items()},
+        {
+            split: dataclasses.replace(each, dataset=relabelled, label_table=table)
+            for split, each in splits.items()
+        },
     )

@@ -1,6 +1,7 @@
 """Mean, standard deviation and percentile range of pixels, as sums that can be added."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,15 @@ class PixelStatistics:
             total, squares = channels.sum(0), (channels**2).sum(0)
         return cls(images.shape, len(channels), total, squares, drawn)
 
-    def add(self, part: "PixelStatistics") -> None:
-        """Adds the sums over other examples."""
-        self.pixels += part.pixels
-        self.total += part.total
-        self.squares += part.squares
-        self.drawn += part.drawn
+    def add(self, part: "PixelStatistics") -> "PixelStatistics":
+        """Returns the sums over these examples and others with as many channels."""
+        return PixelStatistics(
+            self.shape,
+            self.pixels + part.pixels,
+            self.total + part.total,
+            self.squares + part.squares,
+            [*self.drawn, *part.drawn],
+        )
 
     def pixel_range(self) -> tuple[float, float]:
         """Returns the percentile range of the drawn pixels; never an empty one."""
@@ -80,7 +84,5 @@ class PixelStatistics:
 
 def moments_of(images: np.ndarray) -> Moments:
     """Returns mean and standard deviation of each channel of all uint8 images (N, H, W, C)."""
-    whole = PixelStatistics.of(images[:_CHUNK])
-    for start in range(_CHUNK, len(images), _CHUNK):
-        whole.add(PixelStatistics.of(images[start : start + _CHUNK]))
-    return whole.moments()
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    return functools.reduce(PixelStatistics.add, map(PixelStatistics.of, chunks)).moments()

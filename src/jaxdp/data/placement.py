@@ -124,17 +124,15 @@ def read_all(
         threads: that read.
     """
     arrays: dict[str, np.ndarray] = {}
-    starts = range(0, len(source), _CHUNK)
+    count = len(source)
+    parts = [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        chunks = pool.map(
-            lambda start: source.read(range(start, min(start + _CHUNK, len(source)))), starts
-        )
-        for start, chunk in zip(starts, chunks, strict=True):
+        for part, chunk in zip(parts, pool.map(source.read, parts), strict=True):
             for name, values in chunk.items():
                 if name not in arrays:
-                    arrays[name] = np.empty((len(source), *values.shape[1:]), values.dtype)
-                arrays[name][start : start + len(values)] = values
-            advance(start + len(chunk["weights"]), len(source))
+                    arrays[name] = np.empty((count, *values.shape[1:]), values.dtype)
+                arrays[name][part.start : part.stop] = values
+            advance(part.stop, count)
     return arrays
 
 

@@ -32,12 +32,9 @@ class Request:
 
     def no_examples(self, split: str) -> ConfigError:
         """Returns the error that says that a split is empty."""
-        name, flag = self.config.dataset, f"{split}_split"
-        if split == "validation":
-            return ConfigError("", split, f"{name} has no {split} example")
-        return ConfigError(
-            flag, getattr(self.config, flag) or split, f"{name} has no example there"
-        )
+        flag = SPLIT_FLAGS[split]
+        remedy = f"{self.config.dataset} has no example there"
+        return ConfigError(flag, getattr(self.config, flag) or split, remedy)
 
     @property
     def skip(self) -> bool:

@@ -72,13 +72,6 @@ class Resize:
             raise ConfigError("image_size", config.image_size, remedy)
         return resize
 
-    @classmethod
-    def while_reading(cls, config: DataConfig, task: str) -> "Resize | None":
-        """Returns how the images of a run are resized as soon as they are read, if they are. Where
-        pixels have answers, they are resized from their full size.
-        """
-        return cls.of(config, task) if task == "classification" else None
-
     def reduction(self, size: Size) -> int:
         """Returns the largest of 1, 2, 4 and 8 by which an image of this size stays at least twice
         as large as it is resized to.
@@ -139,10 +132,9 @@ class Resize:
         if self.kind == "resize_crop":
             top, left = (round((have - side) / 2) for have in resized.shape[:2])
             return resized[top : top + side, left : left + side]
-        framed = np.zeros((side, side, *pixels.shape[2:]), pixels.dtype)
-        top, left = ((side - have) // 2 for have in resized.shape[:2])
-        framed[top : top + resized.shape[0], left : left + resized.shape[1]] = resized
-        return framed
+        missing = [side - have for have in resized.shape[:2]]
+        bars = [(count // 2, count - count // 2) for count in missing]
+        return np.pad(resized, bars + [(0, 0)] * (pixels.ndim - 2))
 
 
 def resize_to(pixels: np.ndarray, size: Size, *, nearest: bool = False) -> np.ndarray:

@@ -17,7 +17,6 @@ from jaxdp.data.dataset import (
     Dataset,
     Example,
     as_source,
-    commonest,
 )
 from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
@@ -73,26 +72,16 @@ class Split:
         differs. Bad examples that it skips stay skipped.
 
         Args:
-            changes: `skip`, `resize` or `label_table`.
+            changes: `skip` or `resize`.
         """
         changes["skip"] = self.skip or changes.get("skip", False)
-        promised = (self._fields, self._num_classes) == (dataset.fields(), dataset.num_classes)
-        unchanged = "label_table" not in changes and all(
-            getattr(self, name) == value for name, value in changes.items()
-        )
-        if promised and unchanged:
+        promised = {"_fields": dataset.fields(), "_num_classes": dataset.num_classes}
+        if all(getattr(self, name) == value for name, value in (changes | promised).items()):
             return self
         return dataclasses.replace(self, dataset=dataset, **changes)
 
     def __len__(self) -> int:
         return len(self.source) if self.indices is None else len(self.indices)
-
-    @property
-    def skipped(self) -> dict[int, str]:
-        """The bad examples that were left out so far and why, by their indices."""
-        return {
-            index: f"{error.where}: {error.problem}" for index, error in list(self.errors.items())
-        }
 
     @property
     def bytes(self) -> int:
@@ -198,11 +187,10 @@ class Split:
         return zeros | {"weights": np.float32(0)}
 
     def nothing_left(self) -> ConfigError:
-        """Returns the error that says that every example was left out, and most often why."""
-        reason = f", most often as {commonest(list(self.errors.values()))}" if self.errors else ""
-        remedy = (
-            f"nothing is left of {self.where}: none of its {len(self)} examples can be used{reason}"
-        )
+        """Returns the error that says that every example was left out, and why the first one."""
+        remedy = f"nothing is left of {self.where}: none of its {len(self)} examples can be used"
+        for error in list(self.errors.values())[:1]:
+            remedy += f", e.g. {error.where}: {error.problem}"
         return ConfigError("on_bad_example", "skip", remedy)
 
     def _field(self, name: str, value: Any, index: int) -> np.ndarray:

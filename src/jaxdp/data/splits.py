@@ -2,7 +2,7 @@
 validation.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,34 +129,21 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     _, first, belongs = np.unique(files[known], return_index=True, return_inverse=True)
     together = len(first) < len(known)
 
-    def fail(problem: str) -> ConfigError:
-        if not request.flag:
-            remedy = "choose another share, or give validation as a pair of images and targets"
-            return ConfigError("", share, f"validation {share} {problem}; {remedy}")
-        why = f" (pages of a {unit} are never divided: neighbours look alike)" if together else ""
-        return ConfigError("validation", share, f"{problem}{why}; choose another share, or none")
-
     unit = unit if together else "example"
-    picked = random_share(labels[known][first], share, request.config.seed, fail, unit)
+    picked = random_share(labels[known][first], share, request.config.seed, unit)
     is_drawn = np.zeros(len(indices), bool)
     is_drawn[known] = picked[belongs]
     return (source, indices[~is_drawn]), (source, indices[is_drawn])
 
 
-def random_share(
-    labels: np.ndarray,
-    share: float,
-    seed: int,
-    fail: Callable[[str], ConfigError],
-    unit: str = "example",
-) -> np.ndarray:
+def random_share(labels: np.ndarray, share: float, seed: int, unit: str = "example") -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
     and drawn at random.
 
     Args:
         labels: integers (N,), none below 0; all the same for examples without classes.
-        fail: makes an error of what is wrong.
-        unit: what they are called in it.
+        unit: what errors call an example. The pages of a file or section are alike, and stay
+            together.
 
     Raises:
         ConfigError: if one side is left without an example of a class.
@@ -169,7 +156,8 @@ def random_share(
             side = "training" if count else "validation"
             several = len(classes) > 1
             which = f"class {label}, which has {size}" if several else f"the {size} that there are"
-            raise fail(f"leaves no {side} {unit} of {which}")
+            remedy = f"leaves no {side} {unit} of {which}; choose another share, or none"
+            raise ConfigError("validation", share, remedy)
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]
         mask[np.flatnonzero(labels == label)[drawn]] = True
     return mask

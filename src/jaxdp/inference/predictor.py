@@ -132,7 +132,8 @@ class Predictor:
     def read(self, picture: files.Source) -> tuple[Pixels, tuple[str, ...]]:
         """Returns an image of a file as training read images, and what that changed."""
         channels, dtype = self.description.image_shape[-1], self.description.dtype
-        resize = Resize.while_reading(self.config, self.description.answer)
+        # Where pixels have answers, images are resized from their full size.
+        resize = Resize.of(self.config, "classification") if self._classifies else None
         return files.read(picture, channels, dtype, resize)
 
     def __call__(

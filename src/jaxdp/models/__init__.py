@@ -192,14 +192,10 @@ def require(condition: bool, keyword: str, value: object, remedy: str) -> None:
         raise ConfigError("model_kwargs", {keyword: value}, remedy)
 
 
-def require_count(
-    keyword: str, value: object, minimum: int = 1, maximum: int = MOST_CHANNELS
-) -> None:
-    """Raises ConfigError unless the value is a whole number of at least `minimum` and at most
-    `maximum`.
-    """
-    number = value if isinstance(value, int) and not isinstance(value, bool) else minimum - 1
-    require(number >= minimum, keyword, value, f"must be a whole number of at least {minimum}")
+def require_count(keyword: str, value: object, maximum: int = MOST_CHANNELS) -> None:
+    """Raises ConfigError unless the value is a whole number from 1 to `maximum`."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    require(number >= 1, keyword, value, "must be a whole number of at least 1")
     require(number <= maximum, keyword, value, f"must be at most {maximum}")
 
 

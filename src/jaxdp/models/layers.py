@@ -1,5 +1,6 @@
 """Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,12 +59,36 @@ def conv(  # noqa: PLR0913 - a layer's constructor
     )
 
 
-def residual_convs(
-    in_features: int, width: int, *, bottleneck: bool, stride: int, dtype: Any, rngs: nnx.Rngs
-) -> list[nnx.Conv]:
-    """Creates the convolutions of a residual unit: two 3x3, the first of which strides.
+class ConvStack(nnx.Module):
+    """3x3 convolutions, each followed by batch norm, if the stack has any, and ReLU.
 
-    A bottleneck has a 1x1, a 3x3 that strides, and a 1x1 to four times the width.
+    Args:
+        widths: channels of the input, and of the output of each convolution.
+        batch_norm: whether batch norm follows each convolution.
+        dtype: format of the computation.
+        **options: of `conv`.
+    """
+
+    def __init__(
+        self, widths: Sequence[int], *, batch_norm: bool, dtype: Any, **options: Any
+    ) -> None:
+        pairs = itertools.pairwise(widths)
+        self.convs = nnx.List([conv(*pair, 3, dtype=dtype, **options) for pair in pairs])
+        self.norms = nnx.List(norms(self.convs, dtype) if batch_norm else [])
+
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch h w features"]:
+        for position, conv in enumerate(self.convs):
+            x = conv(x)
+            x = nnx.relu(self.norms[position](x) if self.norms else x)
+        return x
+
+
+class ResidualUnit(nnx.Module):
+    """The convolutions of a residual unit, two 3x3 or the three of a bottleneck, and their norms.
+
+    A bottleneck has a 1x1, a 3x3, and a 1x1 to four times the width. The first 3x3 strides.
 
     Args:
         in_features: channels of the input.
@@ -72,18 +97,37 @@ def residual_convs(
         stride: step in pixels along both sides.
         dtype: format of the computation.
         rngs: source of the initial kernels.
+
+    Attributes:
+        features: channels of the output.
     """
-    # (kernel size, features, stride) of each convolution
-    shapes = (
-        [(1, width, 1), (3, width, stride), (1, 4 * width, 1)]
-        if bottleneck
-        else [(3, width, stride), (3, width, 1)]
-    )
-    convs: list[nnx.Conv] = []
-    for size, features, step in shapes:
-        convs.append(conv(in_features, features, size, stride=step, dtype=dtype, rngs=rngs))
-        in_features = features
-    return convs
+
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        *,
+        bottleneck: bool,
+        stride: int,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ) -> None:
+        # (kernel size, features, stride) of each convolution
+        shapes = [(3, width, stride), (3, width, 1)]
+        if bottleneck:
+            shapes = [(1, width, 1), (3, width, stride), (1, 4 * width, 1)]
+        self.features, self.convs = shapes[-1][1], nnx.List([])
+        for size, features, step in shapes:
+            layer = conv(in_features, features, size, stride=step, dtype=dtype, rngs=rngs)
+            self.convs.append(layer)
+            in_features = features
+        self.norms = nnx.List(norms(self.convs, dtype))
+
+    def branch(self, x: Array, norms: Sequence[BatchNorm]) -> Array:
+        """Returns the convolutions of x with a norm after each and ReLU in between."""
+        for position, (conv, norm) in enumerate(zip(self.convs, norms, strict=True)):
+            x = norm(conv(x if position == 0 else nnx.relu(x)))
+        return x
 
 
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:

@@ -117,12 +117,11 @@ class PyramidNet(nnx.Module):
         return self.head(x).astype(jnp.float32)
 
 
-class Unit(nnx.Module):
+class Unit(layers.ResidualUnit):
     """A residual unit with batch norm first and last, and no ReLU before the first convolution or
     after the addition.
 
     Attributes:
-        features: channels of the output; `width`, or four times as many of a bottleneck.
         stride: of the first 3x3 convolution and of the shortcut.
     """
 
@@ -131,21 +130,16 @@ class Unit(nnx.Module):
         in_features: int,
         width: int,
         *,
-        bottleneck: bool,
         stride: int,
         drop_probability: float | int,
         index: int,
-        dtype: Any,
         rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        self.features = 4 * width if bottleneck else width
+        super().__init__(in_features, width, stride=stride, rngs=rngs, **options)
         self.stride = stride
-        convs = layers.residual_convs(
-            in_features, width, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs
-        )
-        self.convs = nnx.List(convs)
-        first = layers.BatchNorm(in_features, dtype=dtype)
-        self.norms = nnx.List([first, *layers.norms(convs, dtype)])
+        first = layers.BatchNorm(in_features, dtype=options["dtype"])
+        self.norms = nnx.List([first, *self.norms])
         self.shake = (
             layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
         )
@@ -153,9 +147,7 @@ class Unit(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch height width in"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch h w features"]:
-        branch = self.norms[0](x)
-        for position, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
-            branch = norm(conv(branch if position == 0 else nnx.relu(branch)))
+        branch = self.branch(self.norms[0](x), self.norms[1:])
         if self.shake is not None:
             branch = self.shake(branch, keys)
         return layers.shortcut(x, self.features, self.stride) + branch

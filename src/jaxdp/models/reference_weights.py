@@ -138,15 +138,10 @@ def _variables(model: nnx.Module) -> dict[Any, Any]:
 def _modules(model: nnx.Module) -> Iterator[tuple[str, Path]]:
     """Returns the name of each PyTorch module that has arrays, with the path of our layer."""
     form = type(model).__name__
-    if isinstance(model, UNet) and (model.padding == "valid" or model.upsampling == "resize"):
-        form += f" with padding={model.padding} and upsampling={model.upsampling}"
-    else:
-        for kind, modules in _MODULES.items():
-            if isinstance(model, kind):
-                return modules(model)
-    known = (
-        "PyramidNet, ResNet, VGG, and UNet with same padding and transposed or bilinear up-sampling"
-    )
+    for kind, modules in _MODULES.items():
+        if isinstance(model, kind) and (kind is not UNet or model.encoder[0].norms):
+            return modules(model)
+    known = "PyramidNet, ResNet, VGG, and UNet with batch norm"
     raise ConfigError("", None, f"no reference weights are known for {form}; known for: {known}")
 
 

@@ -115,35 +115,20 @@ class ResNet(nnx.Module):
         return self.head(x).astype(jnp.float32)
 
 
-class Unit(nnx.Module):
+class Unit(layers.ResidualUnit):
     """A residual unit with batch norm after each convolution, and ReLU between them and after the
     addition.
-
-    Attributes:
-        features: channels of the output; `width`, or four times as many of a bottleneck.
 
     Source: figure 5.
     """
 
     def __init__(
-        self,
-        in_features: int,
-        width: int,
-        *,
-        bottleneck: bool,
-        stride: int,
-        dtype: Any,
-        rngs: nnx.Rngs,
+        self, in_features: int, width: int, *, stride: int, rngs: nnx.Rngs, **options: Any
     ) -> None:
-        self.features = 4 * width if bottleneck else width
-        convs = layers.residual_convs(
-            in_features, width, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs
-        )
-        self.convs = nnx.List(convs)
-        self.norms = nnx.List(layers.norms(self.convs, dtype))
+        super().__init__(in_features, width, stride=stride, rngs=rngs, **options)
         changes_shape = stride != 1 or in_features != self.features
         self.projection = (
-            Projection(in_features, self.features, stride, dtype=dtype, rngs=rngs)
+            Projection(in_features, self.features, stride, dtype=options["dtype"], rngs=rngs)
             if changes_shape
             else None
         )
@@ -151,9 +136,7 @@ class Unit(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch height width in"]
     ) -> Float[Array, "batch h w features"]:
-        branch = x
-        for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-            branch = norm(conv(branch if position == 0 else nnx.relu(branch)))
+        branch = self.branch(x, self.norms)
         return nnx.relu((x if self.projection is None else self.projection(x)) + branch)
 
 

@@ -75,30 +75,33 @@ class UNet(nnx.Module):
         self.dtype = dtype
 
         norm = padding == "same" and upsampling != "resize"
-        block = functools.partial(Block, norm=norm, padding=padding, dtype=dtype, rngs=rngs)
+        options: dict[str, Any] = {
+            "kernel_init": initializers.he_normal_fan_in,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        block = functools.partial(
+            layers.ConvStack,
+            batch_norm=norm,
+            bias=not norm,
+            padding=1 if padding == "same" else 0,
+            **options,
+        )
         encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
         self.encoder, self.up_convs = nnx.List([]), nnx.List([])
         self.decoder = nnx.List([])
         features = in_channels
         for middle, out in encoder_widths:
-            self.encoder.append(block(features, middle, out))
+            self.encoder.append(block([features, middle, out]))
             features = out
         skips = [skip for _, skip in encoder_widths[-2::-1]]
         for (middle, out), skip in zip(decoder_widths, skips, strict=True):
             if upsampling == "transposed":
                 self.up_convs.append(UpConv(features, skip, dtype=dtype, rngs=rngs))
                 features = skip
-            self.decoder.append(block(skip + features, middle, out))
+            self.decoder.append(block([skip + features, middle, out]))
             features = out
-        self.head = layers.conv(
-            features,
-            num_classes,
-            1,
-            bias=True,
-            kernel_init=initializers.he_normal_fan_in,
-            dtype=dtype,
-            rngs=rngs,
-        )
+        self.head = layers.conv(features, num_classes, 1, bias=True, **options)
 
     def __call__(
         self,
@@ -151,44 +154,6 @@ class UNet(nnx.Module):
             f" {height}x{width}; use fewer or same padding"
         )
         models.require(min(height, width) >= smallest, "levels", self.levels, remedy)
-
-
-class Block(nnx.Module):
-    """Two 3x3 convolutions, each followed by ReLU.
-
-    With batch norm before the ReLU, or with a bias instead.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        middle: int,
-        features: int,
-        *,
-        norm: bool,
-        padding: str,
-        dtype: Any,
-        rngs: nnx.Rngs,
-    ) -> None:
-        conv = functools.partial(
-            layers.conv,
-            size=3,
-            padding=1 if padding == "same" else 0,
-            bias=not norm,
-            kernel_init=initializers.he_normal_fan_in,
-            dtype=dtype,
-            rngs=rngs,
-        )
-        self.convs = nnx.List([conv(in_features, middle), conv(middle, features)])
-        self.norms = nnx.List(layers.norms(self.convs, dtype) if norm else [])
-
-    def __call__(
-        self, x: Float[Array, "batch height width in"]
-    ) -> Float[Array, "batch h w features"]:
-        for position, conv in enumerate(self.convs):
-            x = conv(x)
-            x = nnx.relu(self.norms[position](x) if self.norms else x)
-        return x
 
 
 class UpConv(nnx.Module):

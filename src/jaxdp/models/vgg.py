@@ -66,7 +66,9 @@ class VGG(nnx.Module):
         features = in_channels
         for convs, factor in zip(_CONVS[depth], (1, 2, 4, 8, 8), strict=True):
             widths = [features, *[factor * width] * convs]
-            self.stages.append(Stage(widths, batch_norm=batch_norm, dtype=dtype, rngs=rngs))
+            self.stages.append(
+                Stage(widths, batch_norm=batch_norm, bias=True, dtype=dtype, rngs=rngs)
+            )
             features = factor * width
         make_head = ImageNetHead if head == "imagenet" else CifarHead
         self.head = make_head(features, num_classes, dropout=dropout, dtype=dtype, rngs=rngs)
@@ -88,30 +90,15 @@ class VGG(nnx.Module):
         return self.head(x, keys).astype(jnp.float32)
 
 
-class Stage(nnx.Module):
+class Stage(layers.ConvStack):
     """Convolutions, each with a bias and ReLU, then a 2x2 max pool along each side longer than one
     pixel.
-
-    Args:
-        widths: channels of the images, and of the output of each convolution.
     """
-
-    def __init__(self, widths: list[int], *, batch_norm: bool, dtype: Any, rngs: nnx.Rngs) -> None:
-        self.convs = nnx.List(
-            [
-                layers.conv(*pair, 3, bias=True, dtype=dtype, rngs=rngs)
-                for pair in itertools.pairwise(widths)
-            ]
-        )
-        self.norms = nnx.List(layers.norms(self.convs, dtype) if batch_norm else [])
 
     def __call__(
         self, x: Float[Array, "batch height width in"]
     ) -> Float[Array, "batch h w features"]:
-        for position, conv in enumerate(self.convs):
-            x = conv(x)
-            x = nnx.relu(self.norms[position](x) if self.norms else x)
-        return resampling.max_pool(x)
+        return resampling.max_pool(super().__call__(x))
 
 
 class CifarHead(nnx.Module):

@@ -19,14 +19,12 @@ def create_preprocess(config: TrainConfig, dataset: Dataset, *, dense: bool) -> 
     Args:
         dense: whether targets are images, too.
     """
-    return augment.create_preprocess(
-        config.augment or (),
-        mean=dataset.mean,
-        std=dataset.std,
+    return augment.Preprocess(
+        dataset.mean,
+        dataset.std,
+        augment.create_augmentations(config.augment or (), dense=dense, padded=dataset.padded),
         per_image=config.normalize == "image",
-        dense=dense,
         pixel_range=dataset.pixel_range,
-        padded=dataset.padded,
     )
 
 

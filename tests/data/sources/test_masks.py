@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import ROOT, bad_example, noise, opened, read, refused, with_masks, write
+from example_files import (
+    ROOT,
+    bad_example,
+    noise,
+    opened,
+    read,
+    refused,
+    skipped,
+    with_masks,
+    write,
+)
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageColor
 
@@ -106,7 +116,7 @@ def test_a_colour_that_is_no_class_is_a_bad_example_of_its_file() -> None:
         masks_of(opened(mask_values=HEX))
     dataset = opened(mask_values=HEX, on_bad_example="skip")
     masks_of(dataset)
-    assert list(dataset.train.skipped) == [1]  # pyright: ignore[reportAttributeAccessIssue]
+    assert list(skipped(dataset.train)) == [1]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_what_is_transparent_is_black_and_grey_is_a_colour() -> None:

@@ -140,25 +140,14 @@ def _pixels(batch: Batch, prefix: str = "") -> Example:
     return {name: batch[prefix + name] for name in _DTYPES if prefix + name in batch}
 
 
-def create_preprocess(
-    words: Sequence[str],
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    per_image: bool,
-    dense: bool,
-    pixel_range: tuple[float, float] | None = None,
-    padded: bool = False,
-) -> Preprocess:
-    """Creates the preprocessing of a dataset from the words of `--augment`.
+def create_augmentations(
+    words: Sequence[str], *, dense: bool, padded: bool = False
+) -> tuple[Augmentation, ...]:
+    """Creates augmentations from the words of `--augment`.
 
     Args:
-        words: of the augmentations, e.g. `pad_crop:4`; `none`, without others, for no augmentation.
-        mean: of each channel, in the units of the stored pixels.
-        std: standard deviation of each channel, in the same units.
-        per_image: whether to normalize each image by its own mean and standard deviation instead.
+        words: e.g. `pad_crop:4`; `none`, without others, for no augmentation.
         dense: whether targets are images, too, which the mixings cannot mix.
-        pixel_range: the stored values that become 0 and 255; None for pixels of uint8.
         padded: whether images were padded to one size; crops then leave the padding out as far as
             they can.
 
@@ -174,4 +163,4 @@ def create_preprocess(
             fits = not (dense and augmentation.of_classes)
             require(fits, word, "works with --task classification only")
             augmentations.append(augmentation.within_valid() if padded else augmentation)
-    return Preprocess(mean, std, tuple(augmentations), per_image, pixel_range)
+    return tuple(augmentations)
