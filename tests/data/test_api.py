@@ -227,7 +227,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         "targets has values from 0 to 400; class numbers must be 0 to 255",
         {"targets": MASKS.astype(int) * 200},
     ),
-    ("--num-classes .*: the training masks hold 3 values up to 200", {"targets": MASKS * 100}),
+    ("num_classes=.*: the training masks hold 3 values up to 200", {"targets": MASKS * 100}),
     (
         r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1",
         {"targets": MASKS, "num_classes": 2},
@@ -237,16 +237,16 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         r"not \(N,\) for labels, \(N, H, W\) for masks or",
         {"targets": np.zeros((40, 1, 1, 1, 1))},
     ),
-    ("--num-classes 3: arrays has 4; give at least that", {"num_classes": 3}),
-    ("--num-classes 0: must be greater than 0", {"num_classes": 0}),
+    ("num_classes=3: arrays has 4; give at least that", {"num_classes": 3}),
+    ("num_classes=0: must be greater than 0", {"num_classes": 0}),
     (
-        "--num-classes 2: the targets of arrays have 3 channels",
+        "num_classes=2: the targets of arrays have 3 channels",
         {"targets": IMAGES, "num_classes": 2},
     ),
     ("arrays: class_names has 1 names for 4 classes; give one for each", {"class_names": ["a"]}),
     ("class_names must be a list of names, not the text 'abcd'", {"class_names": "abcd"}),
-    ("--augment flip: must be a list of names", {"augment": "flip"}),
-    ("--seed -1: must not be negative", {"seed": -1}),
+    ("augment=flip: must be a list of names", {"augment": "flip"}),
+    ("seed=-1: must not be negative", {"seed": -1}),
     (
         "validation must be a share between 0 and 1, or a pair .*, not 1.0",
         {"validation": 1.0},
@@ -319,23 +319,23 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "digit"}, "--dataset digit: unknown dataset; did you mean digits"),
+        ({"name": "digit"}, "dataset=digit: unknown dataset; did you mean digits"),
         (
             {"image_sizes": 8},
             r"data\.load\(\) takes no image_sizes; did you mean image_size\?",
         ),
         ({"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
         ({"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
-        ({"image_size": 0}, "--image-size 0: must be N or HxW"),
-        ({"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
-        ({"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
-        ({"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
-        ({"num_classes": -3}, "--num-classes -3: must be greater than 0"),
+        ({"image_size": 0}, "image_size=0: must be N or HxW"),
+        ({"image_size": 1.5}, "image_size=1.5: must be a string or null, not a number"),
+        ({"on_bad_example": "skp"}, "on_bad_example=skp: did you mean skip"),
+        ({"num_classes": np.int64(3)}, "num_classes=3: digits does not take it"),
+        ({"num_classes": -3}, "num_classes=-3: must be greater than 0"),
         (
             {"task": "segmentation"},
-            "--dataset digits: is for classification, but .* asks for segmentation",
+            "dataset=digits: is for classification, but .* asks for segmentation",
         ),
-        ({"name": "folder:nowhere"}, "--dataset folder:nowhere: there is no such folder"),
+        ({"name": "folder:nowhere"}, "dataset=folder:nowhere: there is no such folder"),
     ],
 )
 def test_settings_that_there_are_not_are_one_line(settings: dict[str, Any], message: str) -> None:
@@ -391,7 +391,7 @@ def test_a_ready_dataset_is_checked_once() -> None:
     assert once.describe().examples == {"train": 40, "validation": 40}
     assert once.splits() == again.splits()  # the very same sources
     with bad_example(
-        r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$",
+        r"file 2: is truncated; fix or remove it, or .* on_bad_example.skip$",
     ):
         read(once.validation)
     lenient = check_dataset(once, DataConfig(on_bad_example="skip"))
@@ -421,10 +421,10 @@ def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
 def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
     none = data.ArraySource(IMAGES[:0], LABELS[:0])
     for split in ("train", "test"):
-        with refused(f"^--{split}-split {split}: mine has no example there$"):
+        with refused(f"^{split}_split={split}: mine has no example there$"):
             check_dataset(own(**{split: none}), DataConfig())
     with refused("^validation=validation: mine has no example there$"):
         check_dataset(own(validation=none), DataConfig())
-    words = "--dataset mine: is for classification, but --model or --task asks for segmentation"
+    words = "dataset=mine: is for classification, but model or task asks for segmentation"
     with refused(words):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))

@@ -104,7 +104,7 @@ def test_letterbox_shows_all_of_the_image_between_black_bars(size: tuple[int, in
     ["resize_crop", "resize_crop:0", "letterbox:1.5", "letterbox:10x10", "crop:3", "0", "70000"],
 )
 def test_other_sizes_are_refused(text: str) -> None:
-    with refused(r"--image-size .*: must be N or HxW .*, or resize_crop:N or letterbox:N"):
+    with refused(r"image_size=.*: must be N or HxW .*, or resize_crop:N or letterbox:N"):
         Resize.parse(text)
 
 
@@ -146,7 +146,7 @@ def test_masks_keep_their_values_and_the_proportions_of_their_images() -> None:
     # Antialiased noise has less contrast than the 74 it had.
     assert found["images"][1].std() < 50
     for kind in ("letterbox", "resize_crop"):
-        words = f"--image-size {kind}:32: is for classification, not for segmentation; give N or"
+        words = f"image_size={kind}:32: is for classification, not for segmentation; give N or"
         with refused(words):
             opened(image_size=f"{kind}:32")
         with refused(words):
