@@ -42,7 +42,8 @@ def plot(
     notes = [textwrap.fill(title, int(_LETTERS_AN_INCH * side))]
     notes += [] if has_counts else ["counts are in confusion.csv"]
     notes += [] if has_names else ["numbers stand for names that Matplotlib's fonts cannot show"]
-    with fonts.literal_text({"font.size": 11 if has_counts else 9}):
+    style = {"font.size": 11 if has_counts else 9, "text.parse_math": False}
+    with fonts.without_warnings(style):
         figure = Figure((side + 0.8, side), layout="constrained")
         axes = figure.subplots()
         shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)

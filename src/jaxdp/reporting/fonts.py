@@ -10,13 +10,9 @@ from matplotlib import font_manager
 
 
 @contextlib.contextmanager
-def literal_text(style: dict[str, Any]) -> Iterator[None]:
-    """Draws in a style, without mathematics between dollar signs.
-
-    A character that no font has becomes a box, without a warning.
-    """
-    settings: Any = style | {"text.parse_math": False}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+def without_warnings(style: Any) -> Iterator[None]:
+    """Draws in a style; a character that no font has becomes a box, without a warning."""
+    with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
 

@@ -24,7 +24,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
     Returns:
         A figure that Jupyter shows as the value of a cell, and that pyplot does not know.
     """
-    with fonts.literal_text(_STYLE):
+    with fonts.without_warnings(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
@@ -39,13 +39,14 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                     marker = "o" if split != "train" or len(points) == 1 else None
                     look = {"marker": marker, "markersize": 3.5, "linewidth": 1.8}
                     axes.plot(*zip(*points, strict=True), color=color, label=split, **look)
-            axes.set(xlabel="step", ylabel=name)
+            axes.set_xlabel("step")
+            axes.set_ylabel(name, parse_math=False)  # a dollar sign begins no mathematics
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")
             if axes.lines:
                 axes.legend(frameon=False)
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(title, fontsize=12, parse_math=False)
     # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore
     return figure
@@ -53,7 +54,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    with fonts.literal_text(_STYLE):
+    with fonts.without_warnings(_STYLE):
         figure.savefig(buffer, format="png", dpi=75)
     return buffer.getvalue()
 
@@ -63,5 +64,5 @@ def plot_curves(
 ) -> None:
     """Writes what `curves_figure` draws as PNG."""
     figure = curves_figure(rows, title=title, metric_name=metric_name)
-    with fonts.literal_text(_STYLE):
+    with fonts.without_warnings(_STYLE):
         pictures.save(figure, path, dpi=150)
