@@ -138,8 +138,9 @@ def _variables(model: nnx.Module) -> dict[Any, Any]:
 def _modules(model: nnx.Module) -> Iterator[tuple[str, Path]]:
     """Returns the name of each PyTorch module that has arrays, with the path of our layer."""
     form = type(model).__name__
+    matched = not isinstance(model, UNet) or bool(model.encoder[0].norms)
     for kind, modules in _MODULES.items():
-        if isinstance(model, kind) and (kind is not UNet or model.encoder[0].norms):
+        if matched and isinstance(model, kind):
             return modules(model)
     known = "PyramidNet, ResNet, VGG, and UNet with batch norm"
     raise ConfigError("", None, f"no reference weights are known for {form}; known for: {known}")
