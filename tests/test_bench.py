@@ -232,13 +232,9 @@ def test_a_real_cell(capsys: pytest.CaptureFixture[str]) -> None:
     (record,) = lines()
     assert record["status"] == "ok"
     assert (record["platform"], record["steps"], record["repeats"]) == ("cpu", 3, 2)
-    rates, times, parts = record["images_per_second"], record["ms_per_step"], record["parts_ms"]
+    rates, times = record["images_per_second"], record["ms_per_step"]
     assert rates["min"] <= rates["median"] <= rates["max"]
     assert rates["max"] == pytest.approx(8 / (1e-3 * times["min"]))
-    assert parts.keys() == {"input", "dispatch", "step"}
-    assert 0 < parts["dispatch"] <= parts["step"]
     assert record["memory_bytes"] > 2 * 4 * record["parameters"]  # parameters and momentum
-    achieved = record["flops_per_step"] / (1e-3 * times["median"])
-    assert record["fraction_of_peak"] == pytest.approx(achieved / record["peak_flops_per_second"])
     assert record["versions"]["jax"]
-    assert "dispatch" in capsys.readouterr().out
+    assert "compile s" in capsys.readouterr().out

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
-from flax import nnx
 from PIL import Image
 from runs import error_line, run_train
 
@@ -35,7 +34,6 @@ from jaxdp import (
 )
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import image_file as images
-from jaxdp.data import npz_file
 from jaxdp.data.find_images import find_images
 from jaxdp.data.npz_file import NpzFile
 from jaxdp.data.resize import Resize
@@ -87,12 +85,10 @@ def test_yaml_of_others(text: str, says: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_colons_make_no_number_to_base_60() -> None:
-    assert (
-        parse_yaml("profile: 1:30\ntime: 1:00:00\nlong: " + "1:" * 1000 + "1")["profile"] == "1:30"
-    )
+    assert parse_yaml("clock: 1:30\ntime: 1:00:00\nlong: " + "1:" * 1000 + "1")["clock"] == "1:30"
     numbers = "[1, -2, 0x10, 017, 0b11, 1_000, 1.5, -1.5e+3, .inf, !!float '2']"
     assert parse_yaml(numbers) == [1, -2, 16, 15, 3, 1000, 1.5, -1500.0, math.inf, 2.0]
-    config = TrainConfig.of(**parse_yaml("model: cnn\nprofile: 1:30"))
+    config = TrainConfig.of(**parse_yaml("model: cnn\ndataset: 1:30"))
     assert TrainConfig.of(**parse_yaml(to_yaml(config))) == config
 
 
@@ -173,10 +169,8 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
 def test_the_free_memory_is_that_of_the_machine() -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     assert 0 < free_memory.available_memory_bytes() < page * os.sysconf("SC_PHYS_PAGES")
-    free_memory.check_memory(2**10)
     with pytest.raises(ValueError, match=r"would take .* of memory"):
         free_memory.check_memory(2**60)
-    assert npz_file.check_memory is free_memory.check_memory
 
 
 def test_labels_that_are_no_class_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,18 +333,6 @@ def test_standard_output_that_is_closed_or_full() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_configuration_folders_that_are_links_to_themselves() -> None:
-    """Matplotlib of Python 3.12 cannot be imported with them, which was found after all steps."""
-    os.symlink("loop", "loop")
-    names = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
-    loops = {name: os.path.abspath("loop") for name in names}
-    done = shell(f"jaxdp.train {SMALL} --run-dir run", **loops)
-    assert done.returncode == 0, done.stderr
-    assert pathlib.Path("run/plots/curves.png").is_file()
-    ignored = [f"warning: {name} is ignored: {loops[name]} is a link to itself" for name in names]
-    assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == ignored
-
-
 def test_a_platform_that_is_not_there() -> None:
     done = shell(f"jaxdp.train {SMALL}", JAX_PLATFORMS="cuda")
     assert done.returncode == 2
@@ -454,27 +436,12 @@ def test_a_model_that_is_too_large_for_the_memory(
     flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run"
     assert run_train(f"{flags} --model-kwargs width=1000 hidden=16") == 2
     line = error_line(capsys)
-    found = re.fullmatch(
-        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB,"
-        r" and 1.0 MiB are free; "
-        r"use at most width=(\d+)",
+    assert re.fullmatch(
+        r"jaxdp.train: error: --model cnn: its parameters and gradients take \S+ MiB, and 1.0 MiB are"
+        r" free; choose a smaller one",
         line,
     )
-    assert found is not None, line
     assert not pathlib.Path("run").exists()
-    largest = int(found[1])
-    parameters = [
-        models.parameter_count(
-            models.create(
-                "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16
-            )
-        )
-        for width in (largest, largest + 1)
-    ]
-    assert 8 * parameters[0] <= 2**20 < 8 * parameters[1]
-    monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**12)
-    assert run_train(flags) == 2
-    assert capsys.readouterr().err.splitlines()[-1].endswith("; choose a smaller one")
 
 
 def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

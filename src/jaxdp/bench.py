@@ -1,6 +1,4 @@
-"""`python -m jaxdp.bench`: measures how many images per second each strategy trains on, and where
-the time of a step goes.
-"""
+"""`python -m jaxdp.bench`: measures how many images per second each strategy trains on."""
 
 import dataclasses
 import datetime

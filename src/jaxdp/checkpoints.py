@@ -8,10 +8,6 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import rich.console
-import rich.table
-from rich.markup import escape
-
 from jaxdp.checkpoint import integrity
 from jaxdp.command_line import command
 from jaxdp.config import REQUIRED, Settings, setting
@@ -22,7 +18,6 @@ from jaxdp.rundir.read import Row
 from jaxdp.units import bytes_text
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
-_COLORS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,37 +31,30 @@ class CheckpointsConfig(Settings):
         "holds are not imported, since they are code of the folder's author",
         metavar="FILE.py|MODULE",
     )
-    verify: bool = setting(
-        False,
-        "compare every byte with what was saved; otherwise check only that the files are there "
-        "and have their sizes",
-    )
     json: bool = setting(False, "print one line of JSON instead of a table")
 
 
 @command(CheckpointsConfig, "jaxdp.checkpoints", DESCRIPTION, restarts=False, defaults_file=False)
 def main(asked: CheckpointsConfig) -> int:
     """Lists the checkpoints; returns 1 if one is damaged."""
-    rows = list_checkpoints(asked.run_dir, verify=asked.verify, plugins=asked.plugins)
+    rows = list_checkpoints(asked.run_dir, plugins=asked.plugins)
     print(json.dumps(rows)) if asked.json else print_table(rows)
     return int(any(row["verdict"] == "damaged" for row in rows))
 
 
-def list_checkpoints(
-    run_dir: str | pathlib.Path, *, verify: bool = False, plugins: Sequence[str] = ()
-) -> list[Row]:
+def list_checkpoints(run_dir: str | pathlib.Path, *, plugins: Sequence[str] = ()) -> list[Row]:
     """Returns step, bytes, metrics, verdict and problem of each checkpoint, and which is the best.
 
     Metrics are of validation data under `validation`, or of test data under `test` if the run has
     no validation data: then none is the best. Metrics of a step without an evaluation are None.
 
     Args:
-        verify: whether to hash all files; otherwise they have to be there and have their sizes.
         plugins: files or modules that the run was trained with.
 
     Raises:
         ConfigError: if there is no run.
     """
+    from jaxdp.checkpoint.restore import SavedCheckpoints
     from jaxdp.components import create_task
     from jaxdp.inference.saved_model import read_description
 
@@ -74,58 +62,37 @@ def list_checkpoints(
     config = run.load_trusted_config(plugins)
     description = read_description(run)
     split = "validation" if description.has_validation else "test"
-    best_metric = create_task(config, description).best_metric
-    rows = _examine(run, split, verify=verify)
-    # The only checkpoint was being removed, as the run went on.
-    while not rows and integrity.steps(run.checkpoints):
-        rows = _examine(run, split, verify=verify)
+    rows: list[Row] = [
+        {
+            "step": step,
+            "bytes": integrity.size(run.checkpoints, step),
+            split: integrity.read_metrics(run.checkpoints, step),
+            "verdict": verdict.state,
+            "problem": verdict.problem,
+        }
+        for step, verdict in integrity.examine_all(run.checkpoints).items()
+    ]
     if not rows:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
-    best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
-    return [row | {"best": row["step"] in best} for row in rows]
-
-
-def _examine(run: RunDirectory, split: str, *, verify: bool) -> list[Row]:
-    rows: list[Row] = []
-    for step in integrity.steps(run.checkpoints):
-        verdict = integrity.examine(run.checkpoints, step, thorough=verify)
-        if verdict.problem and integrity.vanishes(run.checkpoints, step):
-            continue
-        rows.append(
-            {
-                "step": step,
-                "bytes": integrity.size(run.checkpoints, step),
-                split: integrity.read_metrics(run.checkpoints, step),
-                "best": False,
-                "verdict": verdict.state,
-                "problem": verdict.problem,
-            }
-        )
-    return rows
+    best_metric = create_task(config, description).best_metric
+    ranked = SavedCheckpoints(
+        run.checkpoints, best_metric=best_metric if description.has_validation else None
+    ).ranked()
+    damaged = {row["step"] for row in rows if row["problem"]}
+    best = next((step for step in ranked if step not in damaged), None)
+    return [row | {"best": row["step"] == best} for row in rows]
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Prints a table of checkpoints on standard output, one row each."""
+    """Prints a line for each checkpoint on standard output."""
     from jaxdp.reporting.progress import metrics_text
 
     split = "validation" if "validation" in rows[0] else "test"
-    table = rich.table.Table()
-    for title in ("step", "size"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column(f"{split} metrics")
-    table.add_column("verdict")
     for row in rows:
-        metrics = escape(printable(metrics_text(row[split]))) if row[split] else "not evaluated"
-        color = _COLORS[row["verdict"]]
-        problem = f": {escape(row['problem'])}" if row["problem"] else ""
-        table.add_row(
-            str(row["step"]),
-            bytes_text(row["bytes"]),
-            metrics + " (best)" * row["best"],
-            f"[{color}]{row['verdict']}[/{color}]{problem}",
-        )
-    rich.console.Console(emoji=False).print(table)
+        metrics = f"{split} {metrics_text(row[split])}" if row[split] else "not evaluated"
+        about = metrics + " (best)" * row["best"] + f": {row['problem']}" * bool(row["problem"])
+        size = bytes_text(row["bytes"])
+        print(f"step {row['step']:<8} {size:>9}  {row['verdict']:<10} {printable(about)}")
 
 
 if __name__ == "__main__":

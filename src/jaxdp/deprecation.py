@@ -40,6 +40,7 @@ REMOVED = (
     Removed("outer_momentum", "leave it out; no strategy averages replicas"),
     Removed("sampler", "use --class-weights balanced"),
     Removed("full", "use --remat blocks", command="remat"),
+    Removed("profile", "use --callbacks profiler:first=START,last=STOP"),
     Removed(
         "learning_rate_monitor",
         "rows have the learning rate of an optimizer given by name",
@@ -53,6 +54,7 @@ REMOVED = (
     Removed("target", "use python -m jaxdp.plan --target", command="bench"),
     Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
     Removed("output", "use the table, or --json", command="plan"),
+    Removed("verify", "leave it out; every byte is compared", command="checkpoints"),
     Removed(
         "compare",
         "use the tables, or the lines of both bench.jsonl",

@@ -18,7 +18,6 @@ from jaxdp.exit_codes import (
 )
 from jaxdp.plugins import load_plugins, with_script
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import MovedError
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
@@ -96,9 +95,7 @@ def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, OSError):  # a full disk, a folder that has vanished
         if error.errno and not error.filename:
             reason = f"the run directory cannot be written: {reason}"
-        if not isinstance(error, MovedError):
-            reason += "; the same command continues after the last checkpoint"
-        return 1, reason
+        return 1, f"{reason}; the same command continues after the last checkpoint"
     if isinstance(error, KeyboardInterrupt):
         return 1, "interrupted"
     return 1, reason if isinstance(error, streams.OutputError) else None

@@ -239,14 +239,9 @@ def _all_callbacks(
     """Returns the callbacks of a run in the order in which they are called."""
     config, own = setup.config, [callbacks_lib.create(each) for each in callbacks]
     chosen: list[Any] = [callbacks_lib.DeviceMonitor()]
-    if config.profile is not None:
-        chosen.append(callbacks_lib.Profiler(config.profile.first, config.profile.last))
     chosen += [callbacks_lib.Progress()] if progress else []
     chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
     if config.early_stop is not None:
-        if any(isinstance(each, callbacks_lib.EarlyStopping) for each in own):
-            remedy = "callbacks has EarlyStopping, too; give one of them"
-            raise ConfigError("early_stop", config.early_stop, remedy)
         metric, larger = setup.recipe.task.best_metric
         chosen.append(
             callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)

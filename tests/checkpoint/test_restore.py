@@ -111,7 +111,12 @@ def test_a_folder_named_0006_is_not_step_6(saved: TrainState) -> None:
         SavedCheckpoints(FOLDER, best_metric=METRIC).restore_model(6, saved)
 
 
-def test_the_best_of_equals_is_the_newest_and_what_is_no_number_is_the_worst() -> None:
+def test_the_best_of_equals_is_the_newest_and_what_is_no_number_is_the_worst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     figures = {2: {"loss": 0.5}, 4: {"loss": float("nan")}, 6: {"loss": 0.25}, 8: {"loss": 0.5}}
-    assert integrity.ranked(figures, ("loss", False)) == [6, 8, 2, 4]
-    assert integrity.ranked(figures, ("loss", True)) == [8, 2, 6, 4]
+    monkeypatch.setattr(integrity, "steps", lambda folder: [*figures])
+    monkeypatch.setattr(integrity, "read_metrics", lambda folder, step: figures[step])
+    for larger_is_better, order in ((False, [6, 8, 2, 4]), (True, [8, 2, 6, 4])):
+        reader = SavedCheckpoints(FOLDER, best_metric=("loss", larger_is_better))
+        assert [*reader.ranked()] == order

@@ -152,7 +152,7 @@ class Runner:
 
 
 def check(
-    outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = lambda line: False
+    outcome: Outcome, command: str, *, may_fail: Callable[[str], object] = lambda line: False
 ) -> None:
     """Raises AssertionError unless a command ended as documented: with one clear line where it did
     not do what it was told.

@@ -2,8 +2,10 @@
 and says why in one line.
 """
 
+import itertools
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Iterator
 
@@ -48,11 +50,16 @@ COMMANDS = {
     "evaluate": ["run"],
     "evaluate-2": ["run", "--step", "2"],
     "predict": ["run", "image.png"],
-    "checkpoints": ["run", "--verify"],
+    "checkpoints": ["run"],
     "convert": ["export", "run", "--output", "out.safetensors"],
     "report": ["run"],
     "predict-csv": ["run", "image.png", "--csv", "table.csv"],
     "evaluate-csv": ["run", "--per-image", "table.csv"],
+}
+TRAINED_ON_ARCHIVES = {
+    "train": "--dataset npz:odd.npz --global-batch-size 8",
+    "init-npz": "--init-from odd.npz",
+    "init-tensors": "--init-from odd.safetensors",
 }
 # How many of a thousand cases, in how many parts, which processes may share.
 SHARES = {
@@ -84,16 +91,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, runner: fuzz_cases.Runner) -
     for name, argv in (("case", RUN), ("masks", MASKS)):
         folder = fuzz_cases.fresh(top / name)
         rng = np.random.default_rng(0)
-        masks = (
-            {"masks": rng.integers(0, 2, (40, 16, 16), np.uint8)}
-            if name == "masks"
-            else {"labels": np.arange(40) % 2}
-        )
-        np.savez(
-            folder / "set.npz",
-            images=rng.integers(0, 256, (40, 16, 16) if name == "masks" else (40, 8, 8), np.uint8),
-            **masks,
-        )
+        targets, size = {"labels": np.arange(40) % 2}, 8
+        if name == "masks":
+            targets, size = {"masks": rng.integers(0, 2, (40, 16, 16), np.uint8)}, 16
+        images = rng.integers(0, 256, (40, size, size), np.uint8)
+        np.savez(folder / "set.npz", images=images, **targets)
         Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / "image.png")
         outcome = runner.run("train", argv, folder, pictures=True)
         assert outcome.code == 0, outcome
@@ -130,27 +132,12 @@ def add_special(folder: pathlib.Path) -> None:
     (folder / "endless").symlink_to(outside / "endless")
 
 
-def fails_for_files(line: str) -> bool:
-    """Whether a line says that a file cannot be read or written, which is exit code 1."""
-    return any(
-        text in line
-        for text in (
-            "cannot be read",
-            "cannot be written",
-            "could not be saved",
-            "Is a directory",
-            "File exists",
-        )
-    )
+# A line that has one of these may go with exit code 1.
+_OF_FILES = re.compile("cannot be (read|written)|could not be saved|Is a directory|File exists")
 
 
 class Fuzzer:
-    """Tries cases of one kind.
-
-    Attributes:
-        report: is called with what the case was in place of raising, to find several defects in one
-            go.
-    """
+    """Tries cases of one kind."""
 
     def __init__(self, runner: fuzz_cases.Runner, whole: pathlib.Path, place: pathlib.Path) -> None:
         self.runner, self.whole, self.place = runner, whole, place
@@ -164,7 +151,7 @@ class Fuzzer:
     def run(self, command: str, argv: list[str], folder: pathlib.Path) -> fuzz_cases.Outcome:
         outcome = self.runner.run(command, argv, folder, pictures=self.count % 10 == 0)
         self.count += 1
-        fuzz_cases.check(outcome, command, may_fail=fails_for_files)
+        fuzz_cases.check(outcome, command, may_fail=_OF_FILES.search)
         return outcome
 
     def flags(self, case: tuple[str, list[str]]) -> None:
@@ -197,6 +184,11 @@ class Fuzzer:
             if (table := folder / "table.csv").exists():
                 fuzz_cases.check_table(table)
 
+    def train(self, folder: pathlib.Path, words: str) -> fuzz_cases.Outcome:
+        """Trains a small model in the folder `new` for a step."""
+        argv = [*SMALL, "--steps", "1", "--run-dir", "new", *words.split()]
+        return self.run("train", argv, folder)
+
     def pictures(self, case: tuple[str, tuple[str, bytes], tuple[str, bytes]]) -> None:
         how, (suffix, content), (other_suffix, other) = case
         folder = self.folder("masks" if how == "masks" else "case")
@@ -205,78 +197,35 @@ class Fuzzer:
             for name, number in (("a", 3), ("b", 4)):
                 (folder / "set" / name / f"odd-{number}{suffix}").write_bytes(content)
             (folder / "set" / "a" / f"other{other_suffix}").write_bytes(other)
-            flags = ["--on-bad-example", "skip"] if len(content) % 2 else []
-            self.run(
-                "train",
-                [
-                    *SMALL,
-                    "--global-batch-size",
-                    "8",
-                    "--steps",
-                    "1",
-                    "--dataset",
-                    "folder:set",
-                    "--run-dir",
-                    "new",
-                    *flags,
-                ],
-                folder,
-            )
+            flags = " --on-bad-example skip" if len(content) % 2 else ""
+            self.train(folder, "--global-batch-size 8 --dataset folder:set" + flags)
         elif how == "pairs":
-            for split in ("train", "test"):
-                for kind in ("images", "masks"):
-                    (folder / "pairs" / split / kind).mkdir(parents=True)
-                    for number in range(9):
-                        Image.fromarray(np.full((8, 8), number % 2, np.uint8)).save(
-                            folder / "pairs" / split / kind / f"{number}.png"
-                        )
+            for path in itertools.product(("train", "test"), ("images", "masks")):
+                (place := folder.joinpath("pairs", *path)).mkdir(parents=True)
+                for number in range(9):
+                    pixels = np.full((8, 8), number % 2, np.uint8)
+                    Image.fromarray(pixels).save(place / f"{number}.png")
             (folder / "pairs" / "train" / "images" / f"3{suffix}").write_bytes(content)
             (folder / "pairs" / "train" / "masks" / f"4{other_suffix}").write_bytes(other)
             flags = [word if word != "npz:set.npz" else "folder:pairs" for word in MASKS]
             self.run("train", [*flags, "--run-dir", "new", "--steps", "1"], folder)
         else:
-            self.run(
-                "predict",
-                [
-                    "run",
-                    f"odd{suffix}",
-                    *(["--output-dir", "out"] if how == "masks" else ["--csv", "out.csv"]),
-                ],
-                folder,
-            )
+            output = "--output-dir out" if how == "masks" else "--csv out.csv"
+            self.run("predict", f"run odd{suffix} {output}".split(), folder)
 
     def archives(self, case: tuple[str, bytes, bytes]) -> None:
         how, archive, weights = case
         folder = self.folder()
         (folder / "odd.npz").write_bytes(archive)
         (folder / "odd.safetensors").write_bytes(weights)
-        argv = {
-            "train": [
-                *SMALL,
-                "--global-batch-size",
-                "8",
-                "--steps",
-                "1",
-                "--run-dir",
-                "new",
-                "--dataset",
-                "npz:odd.npz",
-            ],
-            "evaluate": ["run", "--dataset", "npz:odd.npz"],
-            "devices": [*SMALL, "--dataset", "npz:odd.npz"],
-            "init-npz": [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", "odd.npz"],
-            "init-tensors": [
-                *SMALL,
-                "--steps",
-                "1",
-                "--run-dir",
-                "new",
-                "--init-from",
-                "odd.safetensors",
-            ],
-            "convert": ["import", "odd.safetensors", *SMALL[:5], "--run-dir", "new"],
-        }[how]
-        self.run("train" if how.startswith("init") else how, argv, folder)
+        if how in TRAINED_ON_ARCHIVES:
+            self.train(folder, TRAINED_ON_ARCHIVES[how])
+        elif how == "evaluate":
+            self.run(how, "run --dataset npz:odd.npz".split(), folder)
+        elif how == "devices":
+            self.run(how, [*SMALL, "--dataset", "npz:odd.npz"], folder)
+        else:
+            self.run(how, [*"import odd.safetensors --run-dir new".split(), *SMALL[:5]], folder)
 
     def weights(self, case: tuple[str, fuzz_files.Weights]) -> None:
         how, weights = case
@@ -287,9 +236,7 @@ class Fuzzer:
         if how == "import" and weights.suffix == ".safetensors":
             outcome = self.run("convert", ["import", file, *SMALL[:5], "--run-dir", "new"], folder)
         else:
-            outcome = self.run(
-                "train", [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", file], folder
-            )
+            outcome = self.train(folder, f"--init-from {file}")
         diverged = outcome.code == 3
         assert (outcome.code == 0 or diverged) == fit, outcome
         if not fit or diverged:
@@ -313,14 +260,7 @@ class Fuzzer:
 
 
 # Settings of which some values take long, or other machines.
-_LONG = {
-    "coordinator",
-    "step_timeout",
-    "data_dir",
-    "epochs",
-    "steps_per_execution",
-    "callbacks",
-}
+_LONG = {*"coordinator step_timeout data_dir epochs steps_per_execution callbacks".split()}
 _changed_settings = st.dictionaries(
     st.sampled_from(sorted(set(config.fields(fuzz_flags.settings_of("train"))) - _LONG)),
     fuzz_damage.plain_values,
@@ -338,18 +278,7 @@ CASES = {
         fuzz_files.picture_files,
     ),
     "archives": st.tuples(
-        st.sampled_from(
-            [
-                "train",
-                "train",
-                "train",
-                "evaluate",
-                "devices",
-                "init-npz",
-                "init-tensors",
-                "convert",
-            ]
-        ),
+        st.sampled_from(["train", "train", *TRAINED_ON_ARCHIVES, "evaluate", "devices", "convert"]),
         fuzz_files.archives.map(fuzz_files.Archive.content),
         fuzz_files.tensors.map(fuzz_files.Tensors.content),
     ),

@@ -294,9 +294,7 @@ def test_class_weights_are_written_as_they_are_read(text: str) -> None:
     assert TrainConfig.of(class_weights=text).plain()["class_weights"] == text
 
 
-def test_one_flag_stops_early_by_the_tasks_own_metric(
-    no_pictures: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_flag_stops_early_by_the_tasks_own_metric(no_pictures: None) -> None:
     flags = (
         "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --validation 0.1 --learning-rate 0"
         " --epochs 9 --early-stop 2"
@@ -311,17 +309,3 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
     assert [row["loss"] for row in evaluations] == sorted(row["loss"] for row in evaluations)
     assert len(evaluations) > 3
     assert "validation accuracy has not improved" in done["ended_early"]["reason"]
-    assert run_train(f"{flags} --run-dir other --callbacks early_stopping") == 2
-    assert "--early-stop 2: callbacks has EarlyStopping, too" in capsys.readouterr().err
-    trainer = jaxdp.Trainer(
-        "cnn",
-        "digits",
-        validation=0.1,
-        early_stop=2,
-        callbacks=[jaxdp.callbacks.EarlyStopping()],
-        **SMALL,
-    )
-    with pytest.raises(
-        ConfigError, match="early_stop=2: callbacks has EarlyStopping, too; give one of them"
-    ):
-        trainer.fit(steps=1)

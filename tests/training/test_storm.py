@@ -265,7 +265,7 @@ def check_disk(begun: Start, storm: Storm) -> None:
         assert (step or 0) >= shown[-1] - MOST_AHEAD
     if step is None:
         return
-    verdict = integrity.examine(saved(begun.run_dir), step, thorough=True)
+    verdict = integrity.examine(saved(begun.run_dir), step)
     assert not verdict.problem, verdict
     storm.without_checksums += verdict.state == "unverified"
     found = arrays(begun.run_dir, step)

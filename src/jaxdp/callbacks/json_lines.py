@@ -5,7 +5,7 @@ from typing import TextIO
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, Run, Started
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.write import keep_readable, no_link, replace_file, rows_text
+from jaxdp.rundir.write import keep_readable, no_link, rows_text
 
 
 @register("json_lines")
@@ -25,8 +25,7 @@ class JsonLines:
             problem = "writes into the run directory; give run_dir"
             raise ConfigError("callbacks", "json_lines", problem)
         file = run.folder / "metrics.jsonl"
-        kept = [row for row in keep_readable(file, torn=False) if row["step"] <= event.step]
-        replace_file(file, rows_text(kept))
+        keep_readable(file, lambda row: row["step"] <= event.step)
         self._file = open(file, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:

@@ -7,7 +7,7 @@ open.
 import jax
 
 from jaxdp.callbacks import register
-from jaxdp.events import Run, StepBegin, StepEnd
+from jaxdp.events import Run, Started, StepBegin, StepEnd
 from jaxdp.registry import ConfigError
 
 
@@ -17,8 +17,7 @@ class Profiler:
 
     The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`;
     what the host does is in `train`, numbered, and `waiting for input`. A run that resumes may miss
-    the first of the steps. `--profile START:STOP` also makes sure that no program of several steps
-    reaches across the first or the last one.
+    the first of the steps. Of a program of several steps all are recorded.
 
     Args:
         first, last: steps, counted from 1.
@@ -33,13 +32,18 @@ class Profiler:
         self._first, self._last = first, last
         self._records = False
 
+    def on_start(self, run: Run, event: Started) -> None:
+        """Raises ConfigError for a run without a folder, or without these steps."""
+        problem = "writes into the run directory; give run_dir" if run.folder is None else ""
+        if self._first > (total_steps := run.setup.intervals.total_steps):
+            problem = f"begins after the last step, {total_steps}"
+        if problem:
+            raise ConfigError("callbacks", f"profiler:first={self._first}", problem)
+
     def on_step_begin(self, run: Run, event: StepBegin) -> None:
         """Starts to record before the first of the steps."""
-        if not self._records and self._first <= event.first <= self._last:
-            if run.folder is None:
-                steps = f"{self._first}:{self._last}"
-                problem = "is written into the run directory; give run_dir"
-                raise ConfigError("profile", steps, problem)
+        if not self._records and event.first <= self._last and event.last >= self._first:
+            assert run.folder is not None
             with run.paused():
                 jax.profiler.start_trace(run.folder / "profile")
                 self._records = True

@@ -34,6 +34,8 @@ class Checkpoints(SavedCheckpoints):
     """The checkpoints of a run that is under way: it saves, and keeps the newest few, and the best
     one where there is one.
 
+    It is the last callback of its run.
+
     Args:
         directory: its subfolders are named by step.
         keep: how many of the newest stay.
@@ -44,6 +46,8 @@ class Checkpoints(SavedCheckpoints):
         ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line
             on standard error.
     """
+
+    every_process = True  # all of them take part in a checkpoint
 
     def __init__(
         self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric | None
@@ -77,6 +81,11 @@ class Checkpoints(SavedCheckpoints):
             preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=True,  # what a killed save left
         )
+
+    def on_save(self, run: Any, event: Any) -> None:
+        """Starts to save a state, an `events.Saving`; the writing goes on during training."""
+        position, shapes = dict(event.position), run.setup.shapes
+        self.save(event.step, event.state, position, event.metrics, shapes=shapes)
 
     def save(
         self,
@@ -158,19 +167,6 @@ class Checkpoints(SavedCheckpoints):
                     self._given_up = True
                     raise orbax_errors.background from None
         response.result()
-
-    def restore(
-        self, step: int, like: TrainState, parts: TrainState | None = None
-    ) -> tuple[TrainState, Position]:
-        """Returns what is saved, as for readers, and then writes its checksums if a kill right
-        after the save left it without.
-        """
-        found = super().restore(step, like, parts)
-        verdict = integrity.examine(self._directory, step, thorough=False)
-        if jax.process_index() == 0 and verdict.state == "unverified":
-            with contextlib.suppress(OSError):
-                integrity.record(self._directory, step)
-        return found
 
     def close(self) -> None:
         try:

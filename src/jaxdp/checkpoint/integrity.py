@@ -14,34 +14,21 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import stat
 import time
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypedDict
 
 from jaxdp.parsing import printable
-from jaxdp.rundir import lock, write
+from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import saved_steps as steps
 from jaxdp.rundir.read import DAMAGED, DamagedFile, read_object
 from jaxdp.rundir.schemas import Count, conforms
 from jaxdp.rundir.write import replace_file
 
-# Files below this are hashed in every examination: they hold names, places and metrics, and take no
-# time.
-_SMALL = 64 * 1024
-# A checkpoint that lacks files while its run goes on is most likely being removed: this long that
-# may take.
-_LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
-_SYSTEM_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ENOENT,
-)
+# So long removing a checkpoint may take: the run that goes on keeps only the newest.
+_REMOVAL_SECONDS = 1.0
 
 # Name of the metric that ranks checkpoints, and whether larger is better.
 BestMetric = tuple[str, bool]
@@ -78,7 +65,7 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
     read.
     """
     try:
-        metrics = read_object(_metrics_file(checkpoints, step), checked=False)
+        metrics = read_object(_metrics_file(checkpoints, step))
     except DamagedFile:
         return None
     return metrics if all(type(value) in (int, float) for value in metrics.values()) else None
@@ -92,19 +79,6 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
     name, larger_is_better = best_metric
     value = metrics[name] if larger_is_better else -metrics[name]
     return -math.inf if math.isnan(value) else value
-
-
-def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric | None) -> list[int]:
-    """Returns the steps that have the metric, the best first; of equals the newest.
-
-    Args:
-        metrics: of each step.
-        best_metric: None if nothing ranks them.
-    """
-    if best_metric is None:
-        return []
-    known = [step for step in metrics if best_metric[0] in metrics[step]]
-    return sorted(known, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
 
 
 def size(checkpoints: pathlib.Path, step: int) -> int:
@@ -147,29 +121,23 @@ def forget(checkpoints: pathlib.Path, step: int | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
-def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
-    """Compares a checkpoint with its checksums.
-
-    Args:
-        thorough: whether to hash all files; otherwise large ones only have to be there and have the
-            right size.
-    """
+def examine(checkpoints: pathlib.Path, step: int) -> Verdict:
+    """Compares each byte of a checkpoint with its checksums."""
     entries: dict[str, FileSum] | None = None
     with contextlib.suppress(DamagedFile):
-        content = read_object(_list_file(checkpoints, step), checked=False)
+        content = read_object(_list_file(checkpoints, step))
         entries = content["files"] if conforms(content, Checksums) else None
     if entries is None:  # which says nothing about the checkpoint
         if _metrics_file(checkpoints, step).exists() and read_metrics(checkpoints, step) is None:
             return Verdict("damaged", "metrics/metrics cannot be read")
         return _without_list(checkpoints / str(step))
     for name, entry in entries.items():
-        problem = _problem(checkpoints / str(step) / name, entry, thorough=thorough)
-        if problem:
+        if problem := _problem(checkpoints / str(step) / name, entry):
             return Verdict("damaged", f"{printable(name)} {problem}")
     return Verdict("whole")
 
 
-def _problem(path: pathlib.Path, entry: FileSum, *, thorough: bool) -> str:
+def _problem(path: pathlib.Path, entry: FileSum) -> str:
     """Returns what is wrong with a file of a checkpoint; nothing if it is what was saved."""
     length = entry["size"]
     try:
@@ -178,7 +146,7 @@ def _problem(path: pathlib.Path, entry: FileSum, *, thorough: bool) -> str:
             return "is no regular file"
         if status.st_size != length:
             return f"has {status.st_size} bytes instead of {length}"
-        if (thorough or length < _SMALL) and _hash(path) != entry["sha256"]:
+        if _hash(path) != entry["sha256"]:
             return "has other content than was saved"
     except FileNotFoundError:
         return "is missing"
@@ -199,29 +167,25 @@ def _without_list(folder: pathlib.Path) -> Verdict:
     return Verdict("unverified")
 
 
-def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
-    """Returns the problems of the damaged checkpoints that a resumed run must not meet, by step.
+def examine_all(checkpoints: pathlib.Path) -> dict[int, Verdict]:
+    """Examines all checkpoints by step, without those that are removed meanwhile."""
+    verdicts = {step: examine(checkpoints, step) for step in steps(checkpoints)}
+    return {
+        step: verdict
+        for step, verdict in verdicts.items()
+        if not verdict.problem or not vanishes(checkpoints, step)
+    }
 
-    From the newest down to the first that can be used, checkpoints are hashed; the problems of
-    older ones are those that show without reading them whole.
-    """
-    damaged: dict[int, str] = {}
-    thorough = True
-    for step in reversed(steps(checkpoints)):
-        if problem := examine(checkpoints, step, thorough=thorough).problem:
-            damaged[step] = problem
-        else:
-            thorough = False
-    return damaged
+
+def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
+    """Returns the problem of each damaged checkpoint by step."""
+    verdicts = examine_all(checkpoints)
+    return {step: verdict.problem for step, verdict in verdicts.items() if verdict.problem}
 
 
 def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
-    """Whether a checkpoint that lacks files is only being removed, by the run that goes on.
-
-    Waits until it is gone, if it goes.
-    """
-    live = lock.is_held(checkpoints.with_name("writer.lock"))
-    deadline = time.monotonic() + (_LIVE_SECONDS if live else _ENDED_SECONDS)
+    """Whether a checkpoint that lacks files is only being removed; waits until it is gone."""
+    deadline = time.monotonic() + _REMOVAL_SECONDS
     while (checkpoints / str(step)).exists():
         if time.monotonic() > deadline:
             return False
@@ -230,12 +194,21 @@ def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
 
 
 def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
-    """Moves a checkpoint out of the way and returns where it is now.
+    """Moves a checkpoint into the folder `damaged`, and returns where it is now.
 
     Raises:
         ConfigError: if it cannot be moved.
     """
-    target = write.set_aside(checkpoints / str(step), checkpoints.with_name(DAMAGED))
+    path, folder = checkpoints / str(step), checkpoints.with_name(DAMAGED)
+    target, number = folder / path.name, 2
+    try:
+        folder.mkdir(exist_ok=True)
+        while target.exists():
+            target, number = folder / f"{step}-{number}", number + 1
+        shutil.move(path, target)  # also to another file system
+    except OSError as error:
+        remedy = f"{path} is damaged and cannot be moved to {target}; move it away yourself"
+        raise ConfigError("run_dir", folder.parent, remedy) from error
     forget(checkpoints, step)
     return target
 
@@ -249,8 +222,8 @@ def reason_text(error: Exception) -> str:
     if isinstance(error, AttributeError | LookupError | TypeError):
         return "its metadata are damaged"
     text = " ".join(str(error).split())
-    known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
-    return known[0] if known else text[:200] or type(error).__name__
+    known = (reason for reason in map(os.strerror, errno.errorcode) if reason in text)
+    return next(known, text[:200] or type(error).__name__)
 
 
 def _metrics_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:

@@ -55,33 +55,37 @@ class SavedCheckpoints:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
-        """Returns step and validation metrics of the best checkpoint that has any; of equals the
-        newest.
-        """
-        metrics = self._evaluated()
-        ranked = integrity.ranked(metrics, self._best_metric)
-        return (ranked[0], metrics[ranked[0]]) if ranked else None
+        """Returns step and validation metrics of the best checkpoint that has any."""
+        return next(iter(self.ranked().items()), None)
 
     def best_first(self) -> list[int]:
         """Returns the steps as a reader prefers them: the best ones, then those that were not
         evaluated, the newest first.
         """
-        ranked = integrity.ranked(self._evaluated(), self._best_metric)
-        return ranked + [step for step in reversed(self.steps()) if step not in ranked]
+        ranked = self.ranked()
+        return [*ranked, *(step for step in reversed(self.steps()) if step not in ranked)]
 
-    def _evaluated(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics of those that were evaluated, by step."""
-        return {
+    def ranked(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics by step, the best first; of equals the newest."""
+        if (best_metric := self._best_metric) is None:
+            return {}
+        found = {step: integrity.read_metrics(self._directory, step) for step in self.steps()}
+        known = {
             step: metrics
-            for step in self.steps()
-            if (metrics := integrity.read_metrics(self._directory, step))
+            for step, metrics in found.items()
+            if metrics and best_metric[0] in metrics
         }
+
+        def order(item: tuple[int, dict[str, float]]) -> tuple[float, int]:
+            return integrity.rank(item[1], best_metric), item[0]
+
+        return dict(sorted(known.items(), key=order, reverse=True))
 
     def read_chosen(self, step: int | None, read: Callable[[int], T]) -> tuple[int, T] | None:
         """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best
         usable one, or else the newest.
 
-        Checkpoints that are passed over are named on standard error. A run that goes on may remove
+        Damaged checkpoints are named on standard error. A run that goes on may remove
         one while it is read: the choice then starts over.
 
         Returns:
@@ -91,53 +95,32 @@ class SavedCheckpoints:
             ConfigError: if the step is damaged or not there, or all are damaged.
         """
         if step is not None:
-            self._check(step)
-            return step, read(step)
-        for _ in range(_ATTEMPTS):
-            problems = self._unranked()
-            for candidate in self.best_first():
-                problem = integrity.examine(self._directory, candidate, thorough=True).problem
-                try:
-                    found = read(candidate) if not problem else None
-                except ConfigError:
-                    if not integrity.vanishes(self._directory, candidate):
-                        raise
-                    break
-                if found is not None:
-                    if problems:
-                        text = f"{damage_text(problems)}; using step {candidate} instead"
-                        print(f"warning: {text}", file=sys.stderr)
-                    return candidate, found
-                if integrity.vanishes(self._directory, candidate):
-                    break
-                problems[candidate] = problem
-            else:
-                if problems:
-                    what = f"all its checkpoints are damaged: {damage_text(problems)}"
-                    raise ConfigError("run_dir", self._directory.parent, what)
-                return None
-        remedy = "its checkpoints are removed before they can be read; read it when it has ended"
-        raise ConfigError("run_dir", self._directory.parent, remedy)
-
-    def _check(self, step: int) -> None:
-        """Raises ConfigError for a checkpoint that is damaged; `read` misses one that is gone."""
-        if step in self.steps():
-            problem = integrity.examine(self._directory, step, thorough=True).problem
-            if problem:
+            # One that is gone is missed by `read`.
+            exists = step in self.steps()
+            if exists and (problem := integrity.examine(self._directory, step).problem):
                 remedy = f"is damaged: {problem}; leave it out for the best undamaged one"
                 raise ConfigError("step", step, remedy)
-
-    def _unranked(self) -> dict[int, str]:
-        """Returns the problems of the checkpoints whose metrics cannot be read, by step: one of
-        them might have been the best.
-        """
-        problems: dict[int, str] = {}
-        for step in self.steps() if self._best_metric is not None else ():
-            if integrity.read_metrics(self._directory, step) is None:
-                problem = integrity.examine(self._directory, step, thorough=False).problem
-                if problem and not integrity.vanishes(self._directory, step):
-                    problems[step] = problem
-        return problems
+            return step, read(step)
+        for _ in range(_ATTEMPTS):
+            problems = integrity.find_damaged(self._directory)
+            usable = [each for each in self.best_first() if each not in problems]
+            if not usable and problems:
+                what = f"all its checkpoints are damaged: {damage_text(problems)}"
+                raise ConfigError("run_dir", self._directory.parent, what)
+            if not usable:
+                return None
+            try:
+                found = read(usable[0])
+            except ConfigError:
+                if integrity.vanishes(self._directory, usable[0]):
+                    continue
+                raise
+            if problems:
+                text = f"{damage_text(problems)}; using step {usable[0]}"
+                print(f"warning: {text}", file=sys.stderr)
+            return usable[0], found
+        remedy = "its checkpoints are removed before they can be read; read it when it has ended"
+        raise ConfigError("run_dir", self._directory.parent, remedy)
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.

@@ -74,7 +74,6 @@ class TrainKeywords(TypedDict, total=False):
     on_divergence: Literal["stop", "skip"]
     max_divergences: int
     early_stop: int | None
-    profile: str | None
     step_timeout: float | None
     distributed: Literal["auto", "on", "off"]
     coordinator: str | None

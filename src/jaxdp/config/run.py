@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from jaxdp.config.settings import Settings, setting
-from jaxdp.config.values import POSITIVE, ProfileRange
+from jaxdp.config.values import POSITIVE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,13 +102,6 @@ class RunConfig(Settings):
         names_run="never",
         each_fit=False,
         basic=True,
-    )
-    profile: ProfileRange | None = setting(
-        None,
-        """profile steps START to STOP, counted from 1; the trace is written to the run's directory,
-        for XProf or TensorBoard""",
-        metavar="START:STOP",
-        saved=False,
     )
     step_timeout: float | None = setting(
         None,

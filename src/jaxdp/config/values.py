@@ -44,27 +44,6 @@ class BatchNormMode:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProfileRange:
-    """Steps to profile, counted from 1, both ends included."""
-
-    first: int
-    last: int
-
-    @classmethod
-    def parse(cls, text: str) -> "ProfileRange":
-        """Reads `START:STOP`; raises ConfigError for anything else."""
-        first, _, last = text.partition(":")
-        if not (is_count(first) and is_count(last) and 1 <= int(first) <= int(last)):
-            raise ConfigError(
-                "profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25"
-            )
-        return cls(int(first), int(last))
-
-    def __str__(self) -> str:
-        return f"{self.first}:{self.last}"
-
-
-@dataclasses.dataclass(frozen=True)
 class ClassWeights:
     """How much each class counts in the loss.
 

@@ -128,8 +128,7 @@ def columns(records: Sequence[Record]) -> dict[str, list[str]]:
     """Returns the texts of each column by its title, without columns that are empty."""
     rows = []
     for record, scaling in zip(records, efficiencies(records), strict=True):
-        parts, memory = record.get("parts_ms", {}), record.get("memory_bytes")
-        rates = record.get("images_per_second")
+        memory, rates = record.get("memory_bytes"), record.get("images_per_second")
         spread = 50 * (rates["max"] - rates["min"]) / rates["median"] if rates else None
         failed = "OOM" if record["status"] == "oom" else "failed"
         rows.append(
@@ -140,11 +139,8 @@ def columns(records: Sequence[Record]) -> dict[str, list[str]]:
                 "images/s": three_digits(rate(record)) or failed,
                 "±%": "" if spread is None else f"{spread:.0f}",
                 "step": three_digits(record.get("ms_per_step", {}).get("median")),
-                "input": three_digits(parts.get("input")),
-                "dispatch": three_digits(parts.get("dispatch")),
                 "compile s": three_digits(record.get("compile_seconds")),
                 "memory": "" if memory is None else bytes_text(memory),
-                "of peak": _percent(record.get("fraction_of_peak")),
                 "strong": _percent(scaling["strong"]),
                 "weak": _percent(scaling["weak"]),
             }

@@ -69,9 +69,9 @@ class RunRecord:
             return empty
 
     def _read_lines(self, name: str) -> list[Row]:
-        rows, lost = self._read(name, read_rows, ([], 0))
+        rows, lost = self._read(name, read_rows, ([], []))
         if lost:
-            self.problems.append(f"{rows_count(lost)} of {name} cannot be read")
+            self.problems.append(f"{rows_count(len(lost))} of {name} cannot be read")
         return rows
 
     def fact(self, name: str) -> Any:

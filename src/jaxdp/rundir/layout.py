@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,21 +16,10 @@ from jaxdp.parsing import resolved, valid_text
 from jaxdp.plugins import load_trusted
 from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir import lock
-from jaxdp.rundir.read import DAMAGED, DamagedFile, read_lines, read_object, read_text, warn
-from jaxdp.rundir.write import append_row, replace_file, set_aside
+from jaxdp.rundir.read import DamagedFile, read_lines, read_object, read_text, warn
+from jaxdp.rundir.write import append_row, replace_file
 
 _REQUIRED = ("config.yaml", "dataset.json")  # a folder without them holds no run
-_UNFINISHED = ".orbax-checkpoint-tmp"
-
-
-class MovedError(OSError):
-    """The folder of a run was moved, removed or replaced while the run wrote in it."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        super().__init__(
-            f"No such file or directory any more: {path} was moved, removed or replaced while the"
-            " run wrote in it; if it was moved, continue with --run-dir and its new path"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,32 +160,24 @@ class RunDirectory:
 
         The examples that were listed before a resume stay.
         """
-        reasons = {(split, valid_text(example)): reason for split, example, reason in skipped}
-        if not reasons:
+        found = {(split, valid_text(example)): reason for split, example, reason in skipped}
+        if not found:
             return
-        path = self.file("skipped.csv")
-        if path.is_file():
-            reasons = self._read_skipped(path) | reasons
-        rows = [(*key, reason) for key, reason in reasons.items()]
-        replace_file(path, csv_text.write([("split", "example", "reason"), *rows]))
-
-    def _read_skipped(self, path: pathlib.Path) -> dict[tuple[str, str], str]:
+        path, reasons = self.file("skipped.csv"), {("split", "example"): "reason"}
         try:
-            _, *rows = csv_text.read(read_text(path))
-            return {(split, example): reason for split, example, reason in rows}
+            rows = csv_text.read(read_text(path)) if path.exists() else []
+            reasons |= {(split, example): reason for split, example, reason in rows}
         except ValueError as error:
-            problem = error.problem if isinstance(error, DamagedFile) else error
-            aside = set_aside(path, self.file(DAMAGED))
-            warn(f"{path} cannot be read ({problem}), and moved to {aside}")
-            return {}
+            warn(f"{path} cannot be read ({error}), and begins anew")
+        rows = [(*key, reason) for key, reason in (reasons | found).items()]
+        replace_file(path, csv_text.write(rows))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Makes this process the folder's only writer until the block or the process ends.
 
         The operating system holds the lock (flock) and releases it when the process dies; the text
-        in its file is for people. On a file system without locks the file itself is the lock, and a
-        file of a dead process of this host is taken over.
+        in its file is for people. On a file system without locks there is a warning, and no lock.
 
         Raises:
             ConfigError: if another process writes there.
@@ -209,24 +189,15 @@ class RunDirectory:
         """Whether a process that writes there lives, as far as its lock file and this host show."""
         return lock.is_held(self.file(lock.NAME))
 
-    def opened(self) -> int:
-        """Returns a descriptor of the folder, which follows the folder wherever it is moved."""
-        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-
-    def is_in_place(self, descriptor: int) -> bool:
-        """Whether the path still leads to the folder that was opened."""
-        return lock.is_same_file(descriptor, self.path)
-
-    def remove_remains(self) -> None:
-        """Removes the folder if it holds only unfinished saves.
-
-        A save in the background makes the folder again after the run's own was moved.
-        """
+    def check_in_place(self, found: os.stat_result) -> None:
+        """Raises OSError unless the path leads to the folder that was found there before."""
         with contextlib.suppress(OSError):
-            saves = self.checkpoints.iterdir()
-            only_saves = [*self.path.iterdir()] == [self.checkpoints]
-            if only_saves and all(path.name.endswith(_UNFINISHED) for path in saves):
-                shutil.rmtree(self.path)
+            if os.path.samestat(found, self.path.stat()):
+                return
+        raise OSError(
+            f"No such file or directory any more: {self.path} was moved, removed or replaced; put"
+            " it back, or give its new path as --run-dir"
+        )
 
     def check_links(self) -> None:
         """Makes sure that no link in the folder leads out of it: a run that writes there would

@@ -4,7 +4,6 @@ that died is free.
 
 import contextlib
 import datetime
-import errno
 import fcntl
 import json
 import os
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import DamagedFile, read_object
+from jaxdp.rundir.read import DamagedFile, read_object, warn
 
 NAME = "writer.lock"
 
@@ -46,8 +45,17 @@ def held(path: pathlib.Path) -> Iterator[None]:
 
 
 def is_held(path: pathlib.Path) -> bool:
-    """Whether the process that the file names lives, as far as this host shows."""
-    return _lives(_holder(path))
+    """Whether the process that the file names lives; one of another host counts as alive."""
+    holder = _holder(path)
+    if holder is None or holder["host"] != socket.gethostname():
+        return holder is not None
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
@@ -64,31 +72,25 @@ def _take(path: pathlib.Path) -> int:
         descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder removed it between our opening and locking it.
-            if not is_same_file(descriptor, path):
-                os.close(descriptor)
-                continue
+        except (BlockingIOError, PermissionError) as error:
+            os.close(descriptor)
+            by = _describe(_holder(path))
+            remedy = f"is being written by {by}; wait for it or stop it, or give another folder"
+            raise FolderLocked("run_dir", path.parent, remedy) from error
         except OSError as error:
-            refused = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-            holder = _holder(path)
-            # Otherwise the file system has no locks, and no process that lives needs one.
-            if refused or _lives(holder):
-                os.close(descriptor)
-                hint = "" if refused else f" (if it is gone, remove {path})"
-                raise FolderLocked(
-                    "run_dir",
-                    path.parent,
-                    f"is being written by {_describe(holder)}{hint}; wait for it or stop it, or"
-                    " give another folder",
-                ) from error
-        content = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(content).encode(), 0)
-        return descriptor
+            problem = f"cannot be locked ({error.strerror}); start no second run that writes there"
+            warn(f"{path.parent} {problem}")
+        if is_same_file(descriptor, path):
+            break
+        os.close(descriptor)  # its holder removed it between our opening and locking it
+    content = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(content).encode(), 0)
+    return descriptor
 
 
 def _open(path: pathlib.Path) -> int:
@@ -114,23 +116,5 @@ def _describe(holder: Mapping[str, Any] | None) -> str:
 def _holder(path: pathlib.Path) -> dict[str, Any] | None:
     """Returns what a lock file says; None while it is being written."""
     with contextlib.suppress(DamagedFile):
-        content = read_object(path, checked=False)
-        pid = content.get("pid")
-        if content.keys() >= {"host", "started"} and isinstance(pid, int) and 0 < pid < 2**31:
-            return content
+        return read_object(path)
     return None
-
-
-def _lives(holder: Mapping[str, Any] | None) -> bool:
-    """Whether the process may still be there; one of another host counts as alive."""
-    if holder is None:
-        return False
-    if holder["host"] != socket.gethostname():
-        return True
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -6,10 +6,11 @@ dropped: a reader says how many there are, and the next writer moves them to `da
 """
 
 import contextlib
+import os
 import pathlib
 import stat
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxdp.free_memory import check_memory
 from jaxdp.parsing import parse_json, printable
@@ -80,11 +81,8 @@ def read_line(path: pathlib.Path) -> str:
         return ""
 
 
-def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
-    """Returns the object in a JSON file.
-
-    Args:
-        checked: whether it must have what a file of its name has; otherwise it may have anything.
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the object in a JSON file, which has what a file of its name must have.
 
     Raises:
         DamagedFile: if the file cannot be read, or holds something else.
@@ -94,64 +92,31 @@ def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
         content = parse_json(text)
     except ValueError as error:
         raise DamagedFile(path, str(error)) from error
-    if problem := schemas.problem(content, path.name if checked else ""):
+    if problem := schemas.problem(content, path.name):
         raise DamagedFile(path, problem)
     return content
 
 
-class Lines(NamedTuple):
-    """The lines of a file with one object a line.
+def read_rows(path: pathlib.Path) -> tuple[list[Row], list[bytes]]:
+    """Returns the objects in a file with one a line, none if there is no file, and the lines that
+    cannot be read.
 
-    Attributes:
-        rows: the objects that can be read.
-        kept: the lines of these.
-        lost: the lines that cannot be read.
-        cut_short: a last line that was not finished, and is no row yet, or never became one.
-    """
-
-    rows: list[Row]
-    kept: list[bytes]
-    lost: list[bytes]
-    cut_short: bytes
-
-
-def split_lines(path: pathlib.Path, *, checked: bool = True) -> Lines:
-    """Returns the lines of a file, none if there is no file.
-
-    Args:
-        checked: whether each must have what a row of this file has.
+    A last line that was cut short is neither: it is no row yet, or never became one.
 
     Raises:
         DamagedFile: if the file cannot be read at all.
     """
-    rows, kept = list[Row](), list[bytes]()
-    lost, cut_short = list[bytes](), b""
-    try:
-        lines = read_bytes(path).split(b"\n")
-    except DamagedFile as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        lines = []
+    rows, lost = list[Row](), list[bytes]()
+    lines = read_bytes(path).split(b"\n") if os.path.lexists(path) else []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         row: Any = None
         with contextlib.suppress(ValueError):  # no JSON, or no UTF-8
             row = parse_json(line.decode())
-        if not schemas.problem(row, path.name if checked else ""):
+        if not schemas.problem(row, path.name):
             rows.append(row)
-            kept.append(line)
-        elif number < len(lines):
+        elif line.strip() and number < len(lines):
             lost.append(line)
-        else:
-            cut_short = line
-    return Lines(rows, kept, lost, cut_short)
-
-
-def read_rows(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], int]:
-    """Returns the rows of a file, and how many lines cannot be read; see `split_lines`."""
-    lines = split_lines(path, checked=checked)
-    return lines.rows, len(lines.lost)
+    return rows, lost
 
 
 def read_lines(path: pathlib.Path) -> list[Row]:
@@ -159,8 +124,8 @@ def read_lines(path: pathlib.Path) -> list[Row]:
     rows, lost = read_rows(path)
     if lost:
         warn(
-            f"{path}: {rows_count(lost)} cannot be read, and left out; the next start of the run"
-            f" moves them to {DAMAGED}/"
+            f"{path}: {rows_count(len(lost))} cannot be read, and left out; the next start of the"
+            f" run moves them to {DAMAGED}/"
         )
     return rows
 

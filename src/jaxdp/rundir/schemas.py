@@ -65,6 +65,14 @@ class Event(TypedDict):
     event: str
 
 
+class Writer(TypedDict):
+    """The process that writes in the folder."""
+
+    host: str
+    pid: Annotated[int, range(1, 2**31).__contains__]
+    started: str
+
+
 class FileKind(NamedTuple):
     """A kind of file.
 
@@ -96,6 +104,7 @@ KINDS = {
     "mlflow-id.txt": FileKind("the name of the run at MLflow", "another one is begun there"),
     "metrics.jsonl": FileKind("the metrics", _ASIDE, MetricsRow),
     "history.jsonl": FileKind("what became of the run", _ASIDE, Event),
+    "writer.lock": FileKind("who writes in the folder", "the next writer writes it again", Writer),
 }
 
 

@@ -62,14 +62,8 @@ def create_run(path: pathlib.Path) -> RunDirectory:
         ConfigError: if there is something in it, or it cannot be written.
     """
     check_utf8(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        holds_something = any(path.iterdir())
-    except OSError as error:
-        raise ConfigError(
-            "", path, f"{path} cannot be written ({error.strerror}); give another folder"
-        ) from error
-    if holds_something:
+    check_folder("run_dir", path)
+    if any(path.iterdir()):
         raise ConfigError("", path, f"{path} is not empty; give another folder")
     return RunDirectory(path)
 

@@ -1,19 +1,16 @@
 """Writes files: whole or not at all, and never through a link, which could lead out of a folder."""
 
 import contextlib
-import errno
 import json
 import os
 import pathlib
 import secrets
-import shutil
-import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import DAMAGED, Row, rows_count, split_lines, warn
+from jaxdp.rundir.read import DAMAGED, Row, read_rows, rows_count, warn
 
 
 @contextlib.contextmanager
@@ -56,59 +53,29 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def keep_readable(path: pathlib.Path, *, torn: bool) -> list[Row]:
-    """Leaves the rows that can be read in a file, moves the others to `damaged/` with a warning,
-    and returns the rows.
-
-    Args:
-        torn: whether a last line that was cut short is also moved; otherwise it is dropped, for a
-            file whose last rows come again.
+def keep_readable(path: pathlib.Path, is_kept: Callable[[Row], bool] = lambda row: True) -> None:
+    """Leaves the rows that can be read and are kept in a file, and moves lines that cannot be read
+    to `damaged/` with a warning.
     """
-    found = split_lines(path)
-    lost = found.lost + [found.cut_short] * bool(torn and found.cut_short)
+    rows, lost = read_rows(path)
     if lost:
         aside = path.parent / DAMAGED / path.name
         aside.parent.mkdir(exist_ok=True)
         with open(aside, "ab", opener=no_link) as file:
             file.writelines(line + b"\n" for line in lost)
         warn(f"{path}: {rows_count(len(lost))} cannot be read, and moved to {aside}")
-    content = b"".join(line + b"\n" for line in found.kept)
-    if path.exists() and content != path.read_bytes():
-        replace_file(path, content)
-    return found.rows
+    replace_file(path, rows_text(filter(is_kept, rows)))
 
 
 def append_row(path: pathlib.Path, row: Mapping[str, Any]) -> None:
-    """Adds a row to a file; what a kill cut short before it is moved to `damaged/`."""
+    """Adds a row to a file, without what a kill cut short before it."""
     with open(path, "ab+", opener=no_link) as file:
         file.seek(0)
         is_cut_short = file.read()[-1:] not in (b"", b"\n")
     if is_cut_short:
-        keep_readable(path, torn=True)
+        keep_readable(path)
     with open(path, "ab", opener=no_link) as file:
         file.write(rows_text([row]).encode())
-
-
-def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Moves a file or folder into another folder, under a name that is free there, and returns
-    where it is now.
-
-    Raises:
-        ConfigError: if it cannot be moved.
-    """
-    target, number = folder / path.name, 2
-    try:
-        folder.mkdir(exist_ok=True)
-        while target.exists():
-            target, number = target.with_name(f"{path.name}-{number}"), number + 1
-        shutil.move(path, target)  # also to another file system
-    except OSError as error:
-        remedy = (
-            f"{path} is damaged and cannot be moved to {target} ({error.strerror or error}); move"
-            " it away yourself"
-        )
-        raise ConfigError("run_dir", folder.parent, remedy) from error
-    return target
 
 
 def check_folder(field: str, folder: pathlib.Path) -> None:
@@ -139,16 +106,7 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
         example: name of a file, for the error.
 
     Raises:
-        ConfigError: for a folder, a device, a pipe or a socket, and a symbolic link to one.
+        ConfigError: for anything else, such as a folder, a pipe, or a link to nothing.
     """
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:  # a new file; one that is out of reach fails when it is written
-        if error.errno == errno.ELOOP:
-            raise ConfigError(
-                field, path, f"is a link to itself; give a file, e.g. {example}"
-            ) from error
-        return
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise ConfigError(field, path, f"is {what}; give a file, e.g. {example}")
+    if os.path.lexists(path) and not path.is_file():
+        raise ConfigError(field, path, f"is no regular file; give a file, e.g. {example}")

@@ -16,9 +16,7 @@ class Counters:
 
     Attributes:
         interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
-        first_step_seconds: of this process's first step, compilation included; the rates leave it
-            out.
-        first_step_done: when it was done, by `time.perf_counter`; 0 before.
+        first_step_done: when this process's first step was done, by `time.perf_counter`; 0 before.
         train_seconds, train_examples: of all other steps of this process, without evaluating and
             saving.
         skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the
@@ -29,7 +27,6 @@ class Counters:
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
     epoch: metrics.Sums = dataclasses.field(default_factory=dict)
-    first_step_seconds: float = 0.0
     first_step_done: float = 0.0
     train_seconds: float = 0.0
     train_examples: float = 0.0

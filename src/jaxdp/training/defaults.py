@@ -119,11 +119,6 @@ def create_schedule(
     if total_steps > MOST_STEPS:
         remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
         raise ConfigError("epochs", config.epochs, remedy)
-    profile, boundaries = config.profile, tuple[int, ...]()
-    if profile is not None:
-        boundaries = (profile.first - 1, profile.last)
-        if profile.first > total_steps:
-            raise ConfigError("profile", profile, f"begins after the last step, {total_steps}")
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
         total_steps=total_steps,
@@ -132,7 +127,6 @@ def create_schedule(
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
         steps_per_execution=config.steps_per_execution,
-        boundaries=boundaries,
     )
     schedule = objects.schedule or optim.create_schedule(config, total_steps, steps_per_epoch)
     return intervals, schedule

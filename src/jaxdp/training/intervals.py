@@ -9,7 +9,6 @@ class Intervals:
 
     Attributes:
         steps_per_execution: the largest number of steps in one execution of a program.
-        boundaries: steps after which an execution ends.
     """
 
     total_steps: int
@@ -18,13 +17,11 @@ class Intervals:
     eval_every: int
     checkpoint_every: int
     steps_per_execution: int = 1
-    boundaries: tuple[int, ...] = ()
 
     def executions(self, start: int) -> list[range]:
         """Returns the steps of each execution from step `start` on, counted from 0.
 
-        Each has as many steps as possible, and none crosses an evaluation, a checkpoint or a
-        boundary.
+        Each has as many steps as possible, and none crosses an evaluation or a checkpoint.
         """
         executions = list[range]()
         while start < self.total_steps:
@@ -32,7 +29,6 @@ class Intervals:
             ends += [
                 (start // every + 1) * every for every in (self.eval_every, self.checkpoint_every)
             ]
-            ends += [boundary for boundary in self.boundaries if boundary > start]
             executions.append(range(start, min(ends)))
             start = min(ends)
         return executions

@@ -110,7 +110,7 @@ class Reader:
         seconds, self._clock = now - self._clock, now
         counters, stacked = self._counters, self._setup.intervals.steps_per_execution > 1
         if not compiled and not counters.first_step_done:
-            counters.first_step_seconds, counters.first_step_done = seconds, now
+            counters.first_step_done = now
         for number, step in enumerate(steps):
             own = gathered
             if stacked:

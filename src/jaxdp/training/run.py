@@ -3,19 +3,17 @@
 import contextlib
 import dataclasses
 import gc
-import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdp.callbacks import CallbackList
-from jaxdp.callbacks.checkpoints import CheckpointWriter
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import MovedError, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
@@ -71,8 +69,8 @@ class Run:
                 keep=setup.config.keep,
                 best_metric=setup.recipe.task.best_metric if validates else None,
             )
-            callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
-            self._opened = directory.opened()
+            callbacks = [*callbacks, self._checkpoints]
+            self._found = directory.path.stat()
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
 
     @property
@@ -134,9 +132,9 @@ class Run:
         self._callbacks.call("on_log", self, Logged(row))
 
     def _check_in_place(self) -> None:
-        """Raises MovedError if the run directory is no longer where the run found it."""
-        if self._directory is not None and not self._directory.is_in_place(self._opened):
-            raise MovedError(self._directory.path)
+        """Raises OSError if the run directory is no longer where the run found it."""
+        if self._directory is not None:
+            self._directory.check_in_place(self._found)
 
     def improves(self, values: Mapping[str, float]) -> bool:
         """Whether an evaluation on validation data is the best so far, and its state is to be
@@ -165,35 +163,24 @@ class Run:
                 different runs.
             OSError: if the run directory cannot be written.
         """
-        with contextlib.ExitStack() as cleanup:
-            if self._checkpoints is not None and self._directory is not None:
-                cleanup.callback(os.close, self._opened)
-                cleanup.enter_context(self._noticing_a_move(self._directory))
-                cleanup.enter_context(contextlib.closing(self._checkpoints))
-            cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
-            cleanup.callback(self._callbacks.close)
-            cleanup.enter_context(self.setup.reading)
-            if (complete := self._complete()) is not None:
-                return complete
-            state, start = self._start()
-            try:
-                outcome = loop.train(self, state, start)
-            except reader.Diverged as error:
-                outcome = RunOutcome("diverged", error.step, reason=str(error))
-            if self._checkpoints is not None:
-                self._checkpoints.wait()
-            return self._finish(outcome)
-
-    @contextlib.contextmanager
-    def _noticing_a_move(self, directory: RunDirectory) -> Iterator[None]:
-        """Raises MovedError for an error of writing that follows from it."""
         try:
-            yield
-        except OSError as error:
-            if directory.is_in_place(self._opened):
-                raise
-            directory.remove_remains()
-            raise MovedError(directory.path) from error
+            with contextlib.ExitStack() as cleanup:
+                cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
+                cleanup.callback(self._callbacks.close)
+                cleanup.enter_context(self.setup.reading)
+                if (complete := self._complete()) is not None:
+                    return complete
+                state, start = self._start()
+                try:
+                    outcome = loop.train(self, state, start)
+                except reader.Diverged as error:
+                    outcome = RunOutcome("diverged", error.step, reason=str(error))
+                if self._checkpoints is not None:
+                    self._checkpoints.wait()
+                return self._finish(outcome)
+        except OSError:
+            self._check_in_place()  # a folder that was moved is the cause of what follows
+            raise
 
     def _latest(self) -> int | None:
         return self._checkpoints.latest() if self._checkpoints is not None else None

@@ -3,7 +3,6 @@ are.
 """
 
 import dataclasses
-import difflib
 import pathlib
 import re
 import types
@@ -158,12 +157,8 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     frozen = frozenset(name for name in names if expression.match(name))
     remedy = ""
     if not frozen:
-        close = difflib.get_close_matches(pattern, list(names), n=3, cutoff=0.0)
         parts = dict.fromkeys(name.partition("/")[0] for name in names)
-        remedy = (
-            f"no parameter's name begins with a match; nearest: {', '.join(close)}; names begin"
-            f" with {', '.join(parts)}"
-        )
+        remedy = f"no parameter's name begins with a match; names begin with {', '.join(parts)}"
     elif len(frozen) == len(names):
         remedy = (
             'matches every parameter, and leaves none to train; "(?!head)" matches all but the head'

@@ -53,7 +53,6 @@ class OnWorkers(Single):
     takes_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
         "accumulate_steps": "computes no microbatches; use 1",
-        "profile": "computes in other processes, which no profile shows; leave it out",
         "steps_per_execution": "has a step of several programs; use 1",
     }
     default_servers: ClassVar[int] = 0
