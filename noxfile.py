@@ -102,14 +102,14 @@ def newest(session: nox.Session) -> None:
 
 @nox.session
 def oldest(session: nox.Session) -> None:
-    """The same tests with the lowest versions of JAX, the libraries on top of it and loky that
-    pyproject.toml allows.
+    """The same tests with the lowest versions of JAX, the libraries on top of it and cloudpickle
+    that pyproject.toml allows.
     """
     dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
     bounds = [
         each
         for each in dependencies
-        if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "loky>"))
+        if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "cloudpickle>"))
     ]
     keep_what_is_compiled(session)
     session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
@@ -261,7 +261,7 @@ def experiments(session: nox.Session) -> None:
     `python experiments/NAME.py --write` is the real one.
     """
     keep_what_is_compiled(session)
-    session.install(".[ray]")
+    session.install(".[ray,tfds]")
     names = (
         "throughput",
         "input_pipeline",

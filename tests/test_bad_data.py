@@ -52,13 +52,6 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any] | None], str, str]] = {
         FOLDER,
         "set should hold a folder of pictures for each class, or the folders images and masks",
     ),
-    "no such folder": (lambda: None, FOLDER, "there is no such folder"),
-    "one class": (lambda: photos(8), FOLDER, "has one class only; there is nothing to tell apart"),
-    "one class in arrays": (
-        lambda: arrays(classes=1),
-        NPZ,
-        "has one class only; there is nothing to tell apart",
-    ),
     "a mask without image": (
         lambda: {name: each for name, each in SLIDES.items() if name != "images/03.png"},
         UNET,
@@ -70,12 +63,6 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any] | None], str, str]] = {
         "nothing of it can be used; set/a/0",
     ),
     "NaN in TIFF": (float_stacks, UNET, "1.tif[1]: has NaN or infinite pixels; fix or remove it"),
-    "NaN in npz": (lambda: arrays(nan=True), NPZ, "set.npz[5]: has NaN or infinite pixels"),
-    "a share of a small class": (
-        lambda: photos(20, 3),
-        f"{FOLDER} --validation 0.1",
-        "--validation 0.1: leaves no validation example of class 1, which has",
-    ),
     "a single file of a class": (
         lambda: photos(1, 1),
         FOLDER,
@@ -86,8 +73,6 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any] | None], str, str]] = {
         WEIGHTS,
         "none of its 1 arrays fits resnet by name",
     ),
-    "weights without arrays": (weights, WEIGHTS, "none of its 0 arrays fits resnet"),
-    "no weights": (lambda: photos(8, 8), WEIGHTS, "--init-from weights.npz: there is no such file"),
 }
 
 

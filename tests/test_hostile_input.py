@@ -35,7 +35,7 @@ from jaxdp import (
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import image_file as images
 from jaxdp.data.find_images import find_images
-from jaxdp.data.npz_file import NpzFile
+from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.resize import Resize
 from jaxdp.data.sources import BadExample
 from jaxdp.inference import files
@@ -136,21 +136,15 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
     path = write_npz(
         {"descr": "|u1", "fortran_order": False, "shape": (2**40, 256, 256, 1)}, b"abc"
     )
-    with (
-        NpzFile(path) as file,
-        pytest.raises(
-            ValueError, match=r"cut short: .* instead of 65536\.0 TiB|instead of 65,?536 TiB"
-        ),
-    ):
-        file.read("images")
+    with open_npz(path) as file, pytest.raises(ValueError, match="allocate"):
+        read_array(file, "images")
     write_npz({"descr": "|u1", "fortran_order": False, "shape": (30, 8, 8)}, bytes(30 * 64))
-    with NpzFile(path) as file:
-        assert file.bytes_of("images") == 1920
-        assert file.read("images").shape == (30, 8, 8)
+    with open_npz(path) as file:
+        assert read_array(file, "images").shape == (30, 8, 8)
     # NumPy multiplies in 64 bits.
     write_npz({"descr": "|u1", "fortran_order": False, "shape": (10**20, 0)}, b"")
-    with NpzFile(path) as file, pytest.raises(ValueError, match="too large"):
-        file.read("images")
+    with open_npz(path) as file, pytest.raises(ValueError):  # noqa: PT011 - NumPy's words
+        read_array(file, "images")
     np.savez_compressed(
         "large.npz", images=np.zeros((65, 1024, 1024), np.uint8), labels=np.arange(65) % 2
     )
@@ -163,7 +157,10 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
     )
     np.savez("pickled.npz", images=np.array([{}], object), labels=np.zeros(1))
     assert run_train(f"{SMALL} --dataset npz:pickled.npz") == 2
-    assert "images holds Python objects, which are not read" in capsys.readouterr().err
+    assert (
+        "images cannot be read: it holds Python objects, which are not read"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_free_memory_is_that_of_the_machine() -> None:
@@ -461,8 +458,8 @@ def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.Mo
         ' ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="8" SizeY="8" SizeC="1"'
         ' SizeZ="100000000" SizeT="1"><TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
     )
-    assert "its metadata tell of 100000000 planes" in says(description=many, metadata=None)
-    assert "its metadata tell of 1000000000 planes" in says(
+    assert "its metadata claim 100000000 planes" in says(description=many, metadata=None)
+    assert "its metadata claim 1000000000 planes" in says(
         description='{"shape": [1000000000, 8, 8]}', metadata=None
     )
     assert images.read_header(path) is None

@@ -46,16 +46,13 @@ def slides(kind: str) -> None:
     [
         pytest.param(
             "colours",
-            "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800",
+            "hold 2 colours; name the colours of class 0, 1, ...: --mask-values 0000ff,ffc800",
             "0000ff,ffc800",
             marks=pytest.mark.slow,
         ),
         (
             "objects",
-            (
-                "hold numbers up to 12, which may be classes or numbers of objects; give"
-                " --mask-values"
-            ),
+            "--mask-values binary if 0 is background and everything else class 1",
             "binary",
         ),
     ],

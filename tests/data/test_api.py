@@ -156,6 +156,7 @@ FLOATS = IMAGES / np.float32(255)
 WITH_NAN = FLOATS.copy()
 WITH_NAN[7, 0, 0, 0] = np.nan
 MASKS = noise(1, 40, 5, 4, high=3)
+A_PAIR = "a pair of images and targets"
 
 
 # Whatever a row does not say is as it should be.
@@ -169,27 +170,13 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         r"images is float64; .*: use images\.round\(\)\.astype\('uint8'\)",
         {"images": FLOATS.astype(float) * 255},
     ),
-    (
-        r"these go from -0\.5 to 0\.5: scale them to 0 to 255",
-        {"images": FLOATS.astype(float) - 0.5},
-    ),
+    (r"these go from -0\.5 to 0\.5: scale them", {"images": FLOATS.astype(float) - 0.5}),
     (r"images is int64; .*: use images\.astype\('uint8'\)$", {"images": IMAGES.astype(int)}),
-    (
-        "images is uint32; .* from 0 to 65535: scale them",
-        {"images": IMAGES.astype(np.uint32) * 257},
-    ),
     (r"images is bool; .*: use \(images \* 255\)\.astype\('uint8'\)$", {"images": IMAGES > 9}),
     ("arrays: the images of train hold NaN or infinity, first in example 7$", {"images": WITH_NAN}),
-    ("images is <U1; pixels must be uint8", {"images": np.full((40, 5, 4), "x")}),
-    (
-        r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)",
-        {"images": ["a.png", "b.png"]},
-    ),
+    ("images must be an array of numbers, not an array of <U", {"images": ["a.png", "b.png"]}),
     ("images cannot be made an array: ", {"images": [IMAGES, None]}),
-    (
-        "images must be an array of numbers, not ndarray of objects",
-        {"images": np.array([None, 1])},
-    ),
+    ("images must be an array of numbers, not an array of object", {"images": np.array([None, 1])}),
     ("images must be an array of numbers, not int$", {"images": 3}),
     ("images is empty", {"images": IMAGES[:0], "targets": LABELS[:0]}),
     (r"images has the shape \(40, 3\), not", {"images": IMAGES[:, 0, 0]}),
@@ -199,19 +186,14 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"images": noise(0, 40, 3, 8, 8)},
     ),
     ("images has 40 examples, but targets 39", {"targets": LABELS[:39]}),
-    ("targets is None", {"targets": None}),
+    ("targets must be an array of numbers, not NoneType", {"targets": None}),
     (
-        r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot rows,"
-        r" targets\.argmax\(1\)",
+        r"targets has the shape \(40, 4\); .* of one-hot rows, targets\.argmax\(1\)",
         {"targets": np.eye(4)[LABELS]},
     ),
     (
         r"targets is float64; class numbers must be integers, e\.g\. targets\.astype\('int32'\)",
         {"targets": LABELS / 2},
-    ),
-    (
-        "targets holds NaN or infinity, first in example 2; class numbers",
-        {"targets": np.where(LABELS == 2, np.nan, 1)},
     ),
     ("targets has values from -1 to 2; class numbers must be at least 0", {"targets": LABELS - 1}),
     ("arrays: has one class only", {"targets": LABELS * 0}),
@@ -227,60 +209,28 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         "targets has values from 0 to 400; class numbers must be 0 to 255",
         {"targets": MASKS.astype(int) * 200},
     ),
-    ("num_classes=.*: the training masks hold 3 values up to 200", {"targets": MASKS * 100}),
+    ("the training masks of arrays hold 3 values up to 200", {"targets": MASKS * 100}),
     (
         r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1",
         {"targets": MASKS, "num_classes": 2},
     ),
     (r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)", {"targets": FLOATS}),
-    (
-        r"not \(N,\) for labels, \(N, H, W\) for masks or",
-        {"targets": np.zeros((40, 1, 1, 1, 1))},
-    ),
-    ("num_classes=3: arrays has 4; give at least that", {"num_classes": 3}),
-    ("num_classes=0: must be greater than 0", {"num_classes": 0}),
-    (
-        "num_classes=2: the targets of arrays have 3 channels",
-        {"targets": IMAGES, "num_classes": 2},
-    ),
-    ("arrays: class_names has 1 names for 4 classes; give one for each", {"class_names": ["a"]}),
-    ("class_names must be a list of names, not the text 'abcd'", {"class_names": "abcd"}),
-    ("augment=flip: must be a list of names", {"augment": "flip"}),
-    ("seed=-1: must not be negative", {"seed": -1}),
-    (
-        "validation must be a share between 0 and 1, or a pair .*, not 1.0",
-        {"validation": 1.0},
-    ),
-    (
-        "validation must be a share between 0 and 1, or a pair .*, not nan",
-        {"validation": float("nan")},
-    ),
-    (
-        "validation must be a share between 0 and 1, or a pair of images and targets",
-        {"validation": "0.1"},
-    ),
-    (
-        "validation must be a share between 0 and 1, or a pair of images and targets",
-        {"validation": (IMAGES,)},
-    ),
-    (
-        "arrays: test must be a pair of images and targets",
-        {"test": (IMAGES, LABELS, LABELS)},
-    ),
+    ("--num-classes 3: arrays has 4; give at least that", {"num_classes": 3}),
+    ("--class-names a: has 1 names for the 4 classes of arrays", {"class_names": ["a"]}),
+    ("--class-names abcd: must be a list of names", {"class_names": "abcd"}),
+    ("--validation nan: must be a share between 0 and 1", {"validation": float("nan")}),
+    ("--validation 1.0: must be a share between 0 and 1", {"validation": 1.0}),
+    (f"validation must be a share between 0 and 1, or {A_PAIR}", {"validation": (IMAGES,)}),
+    (f"arrays: test must be {A_PAIR}", {"test": (IMAGES, LABELS, LABELS)}),
     (
         "validation=0.01: leaves no validation example of class 0, which has 10; choose",
         {"validation": 0.01},
-    ),
-    (
-        "validation=0.5: leaves no training example of class 0, which has 1;",
-        {"targets": np.minimum(np.arange(40), 1), "validation": 0.5},
     ),
     (
         "validation=0.99: leaves no training example of the 40 that there are",
         {"targets": MASKS, "validation": 0.99},
     ),
     (r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)", {"test": (FLOATS, LABELS)}),
-    (r"test\[0\] is empty", {"test": (IMAGES[:0], LABELS[:0])}),
     (
         r"test\[0\] has examples of the shape \(4, 4, 3\), the training set \(5, 4, 3\)$",
         {"test": (IMAGES[:, 1:], LABELS)},
@@ -292,10 +242,6 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (
         r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2",
         {"targets": MASKS, "test": (IMAGES, MASKS + 1)},
-    ),
-    (
-        r"test\[1\] has examples of the shape \(5, 4, 1\), the training set",
-        {"targets": IMAGES, "test": (IMAGES, IMAGES[..., :1])},
     ),
 ]
 

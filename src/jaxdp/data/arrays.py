@@ -1,20 +1,19 @@
 """Datasets of arrays: what images and targets may be, and `from_arrays`."""
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from jaxdp.data.array_source import TASKS, array_source, check_finite
+from jaxdp.data.array_source import TASKS, array_source
 from jaxdp.data.dataset import ArraySource, Dataset
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
-from jaxdp.parsing import printable
-from jaxdp.registry import ConfigError
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -60,48 +59,26 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         "num_classes": num_classes,
         "mask_values": mask_values,
         "instances": instances,
+        "class_names": class_names or None,
         "augment": augment,
         "seed": seed,
-        "validation": _share(name, validation),
+        "validation": str(float(validation)) if isinstance(validation, numbers.Real) else None,
     }
     request = Request(read_settings(settings), flag="")
-    if isinstance(class_names, str):
-        raise request.error(f"class_names must be a list of names, not the text {class_names!r}")
-    if instances and class_names:
-        raise request.error(
-            "with instances the classes are background, cell and border; leave class_names out"
-        )
     splits = _array_splits((images, targets), validation, test, request)
-    names = tuple(printable(str(each)) for each in class_names)
     dataset = dataclasses.replace(
-        array_dataset(splits, names, request), name=name, augment=request.config.augment or ()
+        array_dataset(splits, (), request), name=name, augment=request.config.augment or ()
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
     if images.dtype == np.uint8:  # all of them, since that takes no reading
         mean, std = moments_of(images[parts["train"][1]])
         dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
     dataset = complete(dataset, parts, request)
-    if names and not dataset.class_names:
-        raise request.error(
-            f"class_names has {len(names)} names for {dataset.num_classes} classes; give one for"
-            " each"
-        )
     # A mask may have classes that the training masks do not have.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
         for index in range(len(source)):
             _ = source[index]
     return dataset
-
-
-def _share(name: str, validation: Any) -> str | None:
-    scalar = isinstance(validation, np.generic)
-    value: Any = validation.item() if scalar else validation  # pyright: ignore
-    if not isinstance(value, bool | int | float):
-        return None
-    if isinstance(value, bool) or not 0 < value < 1:
-        remedy = "must be a share between 0 and 1, or a pair of images and targets"
-        raise ConfigError("", value, f"{name}: validation {remedy}, not {value}")
-    return repr(value)
 
 
 def _array_splits(
@@ -120,7 +97,11 @@ def _array_splits(
             (both[0], both[1]), names, f"{name} {split}", request, like=splits["train"]
         )
     for split, source in splits.items():
-        check_finite(source.images, f"the images of {split} hold", request)
+        if source.images.dtype.kind == "f":
+            finite = np.isfinite(source.images).all((1, 2, 3))
+            if not finite.all():
+                held = f"the images of {split} hold NaN or infinity"
+                raise request.error(f"{held}, first in example {int(np.argmin(finite))}")
     return splits
 
 

@@ -12,7 +12,6 @@ from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.registry import ConfigError
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
-_MODES = {3: "RGB", 4: "RGBA"}
 # More classes than these are declared by the user: they may be numbers of objects.
 _MOST_UNDECLARED = 9
 _MOST_LISTED = 32  # values or colours in an error
@@ -60,7 +59,7 @@ def find_classes(
         num_usual, num_others = num_usual + (not other), num_others + other
         if not is_colour:
             (others if other else numbers).update(values.tolist())
-        elif len(colours) <= _MOST_COLOURS:
+        elif len(colours) < _MOST_COLOURS:
             colours.update(values[:_MOST_COLOURS].tolist())
     # A few other masks are bad examples, which may be left out.
     if not request.skip or 2 * num_others >= num_usual:
@@ -74,39 +73,21 @@ def find_classes(
             raise ConfigError("mask_values", str(config.mask_values), remedy)
         return config.mask_values.num_classes, None
     if colours and not numbers:
-        raise _unnamed_colours(sorted(colours), request)
+        raise _ask(config.dataset, _colours_remedy(sorted(colours)))
     if numbers == {0, 255}:  # black and white: masks do not ignore all but the background
         table = np.arange(256, dtype=np.uint8)
         table[255] = 1
         return config.num_classes or 2, table
-    names = config.class_names or names
-    return config.num_classes or _count(sorted(numbers), request, len(names)), None
+    if config.num_classes is not None:
+        return config.num_classes, None
+    return _count(sorted(numbers), config.dataset, len(config.class_names or names)), None
 
 
-def _unnamed_colours(colours: list[int], request: Request) -> ConfigError:
-    listed = [f"{colour:06x}" for colour in colours]
-    if len(colours) > _MOST_LISTED:
-        over = "over " * (len(colours) >= _MOST_COLOURS)
-        remedy = (
-            f"{over}{min(len(colours), _MOST_COLOURS)} colours ({', '.join(listed[:4])}, ...); save"
-            " them with one colour a class, as PNG rather than JPEG, without antialiasing"
-        )
-    elif len(colours) < 2:
-        remedy = f"one colour only, {listed[0]}; there is nothing to tell apart"
-    else:
-        remedy = (
-            f"{len(colours)} colours; name those of class 0, 1, ...: --mask-values"
-            f" {','.join(listed)}"
-        )
-    held = f"the training masks of {request.config.dataset} hold"
-    return ConfigError("mask_values", NOT_GIVEN, f"{held} {remedy}")
-
-
-def _count(numbers: list[int], request: Request, names: int) -> int:
+def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
     """Returns how many classes these numbers are.
 
     Args:
-        names: how many names of classes there are.
+        declared: how many names of classes there are.
 
     Raises:
         ConfigError: for one class, numbers with gaps, and so many numbers that they may be instance
@@ -115,34 +96,32 @@ def _count(numbers: list[int], request: Request, names: int) -> int:
     wide = numbers[-1] > IGNORE_LABEL
     classes = [number for number in numbers if wide or number != IGNORE_LABEL]
     count = max(classes, default=-1) + 1
-    dense = count <= 2 * len(classes)
-    if count > 1 and dense and (count <= _MOST_UNDECLARED or count == names):
-        return count
-    field, held = "mask_values", f"the training masks of {request.config.dataset} hold"
     if count < 2:
-        field, remedy = "num_classes", f"{held} one class only; give --num-classes"
-    elif dense:
-        either = "" if wide else f", or --num-classes {count} if they are classes"
-        remedy = (
-            f"{held} numbers up to {count - 1}, which may be classes or numbers of objects; give"
-            " --mask-values binary (0 is background, everything else class 1), --instances for"
-            f" objects{either}"
-        )
-    else:
-        field = field if wide else "num_classes"
-        listed = ", ".join(map(str, classes[:6])) + ", ..." * (len(classes) > 6)
-        pasted = "binary if 0 is background and everything else class 1"
-        if len(numbers) <= _MOST_LISTED:
-            pasted = f"{','.join(map(str, numbers))} if each is a class"
-        either = "or " if wide else ""
-        given = "" if wide else f", or give --num-classes {count}"
-        objects = "; or --instances if they are numbers of objects" * (len(classes) > 2)
-        remedy = (
-            f"the training masks hold {len(classes)} values up to {count - 1} ({listed}); give"
-            f" --mask-values {pasted}, {either}number the classes 0, 1, 2, ... and {IGNORE_LABEL}"
-            f" for ignored pixels{given}{objects}"
-        )
-    raise ConfigError(field, NOT_GIVEN, remedy)
+        raise _ask(dataset, "one class only; give --num-classes", "num_classes")
+    if count <= 2 * len(classes) and (count <= _MOST_UNDECLARED or count == declared):
+        return count
+    listed = ", ".join(map(str, classes[:6])) + ", ..." * (len(classes) > 6)
+    ways = ["--mask-values binary if 0 is background and everything else class 1"]
+    if len(numbers) <= _MOST_LISTED:
+        ways.insert(0, f"--mask-values {','.join(map(str, numbers))} if each is a class")
+    ways.append("--instances if they are numbers of objects")
+    if not wide:
+        ways.append(f"--num-classes {count} if they are class numbers")
+    held = f"{len(classes)} values up to {classes[-1]} ({listed})"
+    raise _ask(dataset, f"{held}; give {', or '.join(ways)}")
+
+
+def _ask(dataset: str | None, remedy: str, setting: str = "mask_values") -> ConfigError:
+    return ConfigError(setting, NOT_GIVEN, f"the training masks of {dataset} hold {remedy}")
+
+
+def _colours_remedy(colours: list[int]) -> str:
+    listed = [f"{colour:06x}" for colour in colours]
+    if len(colours) > _MOST_LISTED:
+        many = f"{min(len(colours), _MOST_COLOURS)} colours or more ({', '.join(listed[:4])}, ...)"
+        return f"{many}; save them with one colour a class, as PNG, without antialiasing"
+    several = f"{len(colours)} colours; name the colours of class 0, 1, ..."
+    return f"{several}: --mask-values {','.join(listed)}"
 
 
 def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: object) -> np.ndarray:
@@ -158,13 +137,7 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
     """
     if values is None:
         if stored.ndim == 3:
-            _check_channels(stored, where)
-            problem = (
-                f"has the wrong number of channels (mode {_MODES[stored.shape[2]]}); save it as"
-                " class numbers, greyscale or with a palette (P), or list the colours by"
-                " --mask-values"
-            )
-            raise BadExample(where, problem)
+            raise _wrong_channels(stored, where)
         _check_numbers(stored, where, 255)
         return stored.astype(np.uint8)
     if stored.ndim == 3:
@@ -224,19 +197,19 @@ def _looked_up(
 
 def _packed(stored: np.ndarray, where: object) -> np.ndarray:
     """Returns colours as 0xRRGGBB, uint32 (H, W); what is transparent is black."""
-    _check_channels(stored, where)
+    if stored.shape[2] not in (3, 4) or stored.dtype != np.uint8:
+        raise _wrong_channels(stored, where)
     red, green, blue = (stored[..., channel].astype(np.uint32) for channel in range(3))
     packed = (red << 16) | (green << 8) | blue
     return packed if stored.shape[2] == 3 else np.where(stored[..., 3] > 0, packed, np.uint32(0))
 
 
-def _check_channels(stored: np.ndarray, where: object) -> None:
-    if stored.shape[2] not in _MODES:
-        problem = f"has the wrong number of channels ({stored.shape[2]}); save it as"
-        raise BadExample(where, f"{problem} class numbers, greyscale")
-    if stored.dtype != np.uint8:
-        problem = f"has colours of {stored.dtype}; save it with 8 bits a channel, or as"
-        raise BadExample(where, f"{problem} class numbers, greyscale")
+def _wrong_channels(stored: np.ndarray, where: object) -> BadExample:
+    problem = (
+        f"has the wrong number of channels ({stored.shape[2]} of {stored.dtype}); save it as class"
+        " numbers, greyscale or with a palette, or list its 8-bit colours by --mask-values"
+    )
+    return BadExample(where, problem)
 
 
 def _check_numbers(stored: np.ndarray, where: object, most: int) -> None:

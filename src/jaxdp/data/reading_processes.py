@@ -1,18 +1,17 @@
 """Processes that read examples, for sources that hold the GIL.
 
-A thread that needs a batch hands its numbers to one of them and waits; checking, counting and
-placing stay with the threads. The processes are loky's: those of `concurrent.futures` and Grain run
-the user's script again, and Grain's start anew for each iterator.
+A thread that needs a batch sends its indices to one of them and waits; checking, counting and
+placing stay with the threads.
 """
 
+import multiprocessing
 import os
 import pickle
-import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -25,6 +24,11 @@ Read = Callable[[Sequence[int]], list[Example | BadExample]]
 # What a terminal or a cluster sends to all processes of a run is for the one that trains, which
 # ends those that read.
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_ENDED = (
+    "a process that reads examples has ended; memory may have run out, since each has a copy of the"
+    " source: give fewer --data-workers; a script needs `if __name__ == '__main__':`, since each"
+    " process imports it"
+)
 
 
 class ReadingProcesses:
@@ -44,7 +48,7 @@ class ReadingProcesses:
             for name, split in splits.items()
             if isinstance(split, Split) and split.source.reads_in_processes
         }
-        self._executor: Any = None
+        self._executor: ProcessPoolExecutor | None = None
         self._were_there: list[bool] = []  # whether they were, for each context that is open
 
     def check(self) -> None:
@@ -56,8 +60,7 @@ class ReadingProcesses:
         """Returns a function that reads examples in processes; for a bad example it returns the
         error.
 
-        It raises ConfigError if a process has ended, or cannot make the source from what it was
-        sent, and what the source raises.
+        It raises ConfigError if a process has ended, and RuntimeError for what the source raises.
 
         Args:
             split: the result is None if threads read it.
@@ -66,14 +69,16 @@ class ReadingProcesses:
         if split not in self._splits:
             return None
         if self._executor is None:
-            self._executor = _start(_pickled(", ".join(self._splits), self._splits), count)
+            pickled = _pickled(", ".join(self._splits), self._splits)
+            context = multiprocessing.get_context("spawn")  # a fork would copy JAX's threads
+            self._executor = ProcessPoolExecutor(count, context, _begin, (pickled,))
         executor = self._executor
 
-        def read(numbers: Sequence[int]) -> list[Example | BadExample]:
+        def read(indices: Sequence[int]) -> list[Example | BadExample]:
             try:
-                return executor.submit(_read, split, list(map(int, numbers))).result()
-            except BrokenProcessPool as error:
-                raise _ended(str(error)) from None
+                return executor.submit(_read, split, list(map(int, indices))).result()
+            except BrokenProcessPool:
+                raise ConfigError("", "", _ENDED) from None
 
         return read
 
@@ -84,31 +89,8 @@ class ReadingProcesses:
     def __exit__(self, *error: object) -> None:
         were_there = self._were_there.pop() or bool(self._were_there)
         if not were_there and self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=True)
+            self._executor.shutdown(cancel_futures=True)
             self._executor = None
-
-
-def _start(pickled: bytes, count: int) -> Any:
-    from loky import ProcessPoolExecutor
-    from loky.backend.context import get_context
-
-    # A source that imports JAX must not take an accelerator's memory.
-    cpu = {"JAX_PLATFORMS": "cpu"}
-    context = get_context("loky")  # the default, loky_init_main, runs the script again
-    return ProcessPoolExecutor(
-        count, context=context, initializer=_begin, initargs=(pickled, os.getpid()), env=cpu
-    )
-
-
-def _ended(text: str) -> ConfigError:
-    codes = re.search(r"exit codes of the workers are \{(.*)\}", text)
-    how = f"ended with {codes[1]}" if codes else f"ended: {' '.join(text.split())}"
-    if "SIGKILL" in how:
-        how += (
-            "; memory may have run out, since each has a copy of the source: give fewer"
-            " --data-workers"
-        )
-    return ConfigError("", "", f"a process that reads examples {how}")
 
 
 def _pickled(name: str, what: object) -> bytes:
@@ -141,48 +123,30 @@ _given = b""
 _splits: dict[str, Split] = {}
 
 
-def _begin(pickled: bytes, parent: int) -> None:
+def _begin(pickled: bytes) -> None:
     global _given
     _given = pickled
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # A source that uses JAX must not take an accelerator's memory.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if "jax" in sys.modules:  # the script imports it
+        sys.modules["jax"].config.update("jax_platforms", "cpu")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for number in _NOT_OURS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process soon after that which started it, even if that was killed."""
-    while os.getppid() == parent:
-        time.sleep(1)
+def _end_with_parent() -> None:
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
     os._exit(1)
 
 
-def _read(split: str, numbers: list[int]) -> list[Example | BadExample]:
+def _read(split: str, indices: list[int]) -> list[Example | BadExample]:
     try:
         if not _splits:  # not earlier, where an error would have no way back
-            _splits.update(_unpickled(_given))
-        return list(_splits[split].examples(numbers))
-    except BaseException as error:  # SystemExit as well
-        if _survives(error):
-            raise
+            _splits.update(pickle.loads(_given))
+        return list(_splits[split].examples(indices))
+    except ConfigError:
+        raise
+    except BaseException as error:  # many cannot be pickled, or not be made again
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _unpickled(pickled: bytes) -> dict[str, Split]:
-    try:
-        return pickle.loads(pickled)
-    except Exception as error:  # whatever an object raises
-        remedy = (
-            "a process that reads examples cannot make the source from what it was sent:"
-            f" {type(error).__name__}: {' '.join(str(error).split())}"
-        )
-        raise ConfigError("", "", remedy) from error
-
-
-def _survives(error: BaseException) -> bool:
-    """Whether an exception can be pickled and made again, as many with arguments of their own
-    cannot.
-    """
-    try:
-        return str(pickle.loads(pickle.dumps(error))) == str(error)
-    except Exception:  # the constructor of any exception may raise anything
-        return False

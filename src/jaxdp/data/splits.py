@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
-from jaxdp.data.request import Request
+from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.registry import ConfigError
 
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
@@ -23,7 +23,10 @@ Part = tuple[BaseSource, np.ndarray]
 
 def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     """Returns which of the available splits to train, validate and test on: those that the settings
-    name, which are not checked, and others that go by their usual names.
+    name, which are not checked, and others that go by their usual names; none if there are none.
+
+    Raises:
+        ConfigError: if there is nothing to train or to evaluate on.
     """
     named, chosen = request.named_splits, dict[str, str]()
     for split, name in named.items():
@@ -32,6 +35,13 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
         usual = [each for each in _NAMES[split] if each in available and each not in taken]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
+    lacks, splits = f"{request.config.dataset} has no", ", ".join(available) or "none"
+    if chosen and "train" not in chosen:
+        remedy = f"training data (its splits: {splits}); add or name a split"
+        raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
+    if chosen.keys() == {"train"} and request.validation_share is None:
+        remedy = f"test data (its splits: {splits}); add or name a split, or give --validation 0.1"
+        raise ConfigError("test_split", NOT_GIVEN, f"{lacks} {remedy}")
     return chosen
 
 

@@ -31,13 +31,10 @@ class Plane:
         size: height and width.
         channels: 1 for grey, 3 for colour, otherwise as many as there are.
         dtype: of the stored pixels, with their byte order.
-        axes: of a stored plane.
-        stack: shape of the series: how many stored planes it has, and their shape.
-        numbers: of the stored planes that are the example's channels, in their series.
-        series: number of the series in the file.
-        pages: numbers in the file of the pages that hold the planes.
-        has_own_pages: whether each plane has a page; otherwise one page holds all.
-        offset: of the first plane of an uncompressed series, in bytes; None for others.
+        axes, shape: of a stored plane.
+        pages: numbers in the file of the pages that are the example's channels.
+        offsets: of the channels in bytes, where pages follow each other without headers of their
+            own; else empty.
         converted: whether Pillow has to make grey or colour of the stored pixels.
         transparent: whether one more channel is the opacity.
     """
@@ -46,12 +43,9 @@ class Plane:
     channels: int
     dtype: np.dtype[Any]
     axes: str
-    stack: tuple[int, ...]
-    numbers: tuple[int, ...]
-    series: int
+    shape: tuple[int, ...]
     pages: tuple[int, ...]
-    has_own_pages: bool
-    offset: int | None
+    offsets: tuple[int, ...]
     converted: bool
     transparent: bool
 
@@ -74,13 +68,20 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
     """
     if plane.converted:
         return None
+    import tifffile
+
     check_memory(math.prod(plane.size) * plane.channels * plane.dtype.itemsize)
+    count = math.prod(plane.shape)
+    planes = [np.fromfile(path, plane.dtype, count, offset=offset) for offset in plane.offsets]
     try:
-        planes = _read_planes(path, plane)
+        if not planes:
+            with tifffile.TiffFile(path) as file:
+                planes = [file.pages[page].asarray() for page in plane.pages]
     except (ValueError, KeyError):  # a compression that takes the package imagecodecs
-        if len(plane.numbers) > 1:
+        if len(plane.pages) > 1:
             raise
         return None
+    planes = [each.reshape(plane.shape) for each in planes]
     if "S" in plane.axes:
         planes = [np.moveaxis(each, plane.axes.index("S"), -1) for each in planes]
     else:
@@ -100,10 +101,14 @@ def _read_headers(
         _check_count(page.description, version[1])
         if not page.imagelength * page.imagewidth:
             raise ValueError("it has no pixels")
+        # Other series of the formats of microscopes may be thumbnails.
+        whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
+        used = file.series[:1] if whole and not file.is_ome else file.series
         return tuple(
             plane
-            for number, series in enumerate(_used(file))
-            for plane in _planes_of(file, number, series, choice)
+            for series in used
+            if series.keyframe is not None
+            for plane in _planes_of(file, series, choice)
         )
 
 
@@ -111,56 +116,43 @@ def _check_count(description: str, size: int) -> None:
     """Raises ValueError for metadata of more planes than a file of this size can hold: tifffile
     would list them all.
     """
-    sizes = [  # OME
-        re.findall(r"\bSize[ZCT]=\"(\d{1,18})\"", pixels)
-        for pixels in description.split("<Pixels")[1:]
-    ]
+    counts = re.findall(r"\bSize[ZCT]=\"(\d{1,18})\"", description.partition("</Pixels>")[0])
     own = re.match(r"\{\"shape\": \[([\d, ]{1,400})\]", description)  # tifffile's
-    if own is not None:
-        sizes.append(own[1].split(",")[:-2])
-    count = sum(math.prod(map(int, numbers)) for numbers in sizes)
+    count = math.prod(map(int, own[1].split(",")[:-2] if own else counts))
     if count > size:
-        raise ValueError(f"its metadata tell of {count} planes, and it has {size} bytes")
+        raise ValueError(f"its metadata claim {count} planes, and it has {size} bytes")
 
 
-def _used(file: Any) -> list[Any]:
-    """Returns the series that hold examples: other than the first one there may be thumbnails."""
-    if file.is_ome or not (
-        file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn or file.is_bif
-    ):
-        return [series for series in file.series if series.keyframe is not None]
-    return list(file.series[:1])
-
-
-def _planes_of(file: Any, number: int, series: Any, choice: str | None) -> list[Plane]:
+def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     page = series.keyframe
     # Where planes are pages, separate samples are also pages.
     apart = choice == "pages" and page.axes.startswith("S")
     axes, shape = (page.axes[1:], page.shape[1:]) if apart else (page.axes, page.shape)
-    count = math.prod(series.shape) // math.prod(shape)
     rows = _channels_of_examples(series, "YX" + "S" * ("S" in axes), choice)
-    samples, channels = page.samplesperpixel if "S" in axes else 1, rows.shape[1]
-    photometric, alone = getattr(page.photometric, "name", ""), channels == 1
+    samples, alone = page.samplesperpixel if "S" in axes else 1, rows.shape[1] == 1
+    photometric = getattr(page.photometric, "name", "")
     converted = photometric in _CONVERTED and alone and series.dtype.itemsize == 1
     is_colour = converted and photometric != "MINISWHITE" and axes == page.axes
-    opacity = bool(page.extrasamples) and int(page.extrasamples[-1]) in (1, 2)
-    with_opacity = (photometric, samples) in (("RGB", 4), ("MINISBLACK", 2))
-    transparent = with_opacity and alone and opacity
-    own = len(series.pages) == count and all(
-        page is not None and page.parent is file for page in series.pages
+    transparent = (
+        alone
+        and (photometric, samples) in (("RGB", 4), ("MINISBLACK", 2))
+        and bool(page.extrasamples)
+        and int(page.extrasamples[-1]) in (1, 2)
     )
+    start, step = series.dataoffset, math.prod(shape) * series.dtype.itemsize
+    own = len(series.pages) == rows.size  # not so where one header stands for all
+    if any(each is None or each.parent is not file for each in series.pages) or not (own or start):
+        raise ValueError("its planes lie in other files, or are compressed together")
+    pages = [series.pages[number].index if own else page.index for number in range(rows.size)]
     return [
         Plane(
             size=(int(page.imagelength), int(page.imagewidth)),
-            channels=3 if is_colour else channels * samples - transparent,
+            channels=3 if is_colour else rows.shape[1] * samples - transparent,
             dtype=np.dtype(series.dtype).newbyteorder(file.byteorder),
             axes=axes,
-            stack=(count, *shape),
-            numbers=tuple(row),
-            series=number,
-            pages=tuple(series.pages[index].index if own else page.index + index for index in row),
-            has_own_pages=own,
-            offset=series.dataoffset if count > 1 else None,
+            shape=shape,
+            pages=tuple(pages[number] for number in row),
+            offsets=tuple(start + number * step for number in row) if start is not None else (),
             converted=converted,
             transparent=transparent,
         )
@@ -186,20 +178,3 @@ def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.nd
     lengths = [length for _, length in stacked]
     numbers = np.arange(math.prod(lengths)).reshape(lengths)
     return numbers.transpose(order).reshape(-1, channels)
-
-
-def _read_planes(path: pathlib.Path, plane: Plane) -> list[np.ndarray]:
-    """Returns the stored planes of an example, without reading the others where their places in the
-    file are known.
-    """
-    if plane.offset is not None:  # ImageJ writes no header for each
-        stack = np.memmap(path, plane.dtype, "r", plane.offset, plane.stack)
-        return [np.array(stack[number]) for number in plane.numbers]
-    import tifffile
-
-    with tifffile.TiffFile(path) as file:
-        if plane.has_own_pages:
-            pages: Any = file.pages
-            return [pages[page].asarray().reshape(plane.stack[1:]) for page in plane.pages]
-        check_memory(math.prod(plane.stack) * plane.dtype.itemsize)
-        return list(_used(file)[plane.series].asarray().reshape(plane.stack)[list(plane.numbers)])

@@ -18,7 +18,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxdp.config import TrainConfig
-from jaxdp.data.npz_file import NpzFile
+from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.sources import Description
 from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.inference.saved_model import read_description, restore
@@ -66,8 +66,8 @@ def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
 
 
 def _read_npz(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
-    with NpzFile(path) as arrays:
-        return {name: arrays.read(name) for name in arrays.names}, False
+    with open_npz(path) as file:
+        return {name: read_array(file, name) for name in file.files}, False
 
 
 def _read_torch(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:

@@ -82,7 +82,7 @@ def mask(*image: Any) -> Callable[[pathlib.Path], None]:
         (
             pairs,
             mask("RGB", (8, 8)),
-            "has the wrong number of channels (mode RGB); save it as class numbers",
+            "has the wrong number of channels (3 of uint8); save it as class numbers",
         ),
         (pairs, mask("L", (8, 9)), "its mask has 9x8 pixels, but its image 8x8"),
         (pairs, mask("L", (8, 8), 7), "its mask has the value 7, not one of 0 to 1, or 255"),

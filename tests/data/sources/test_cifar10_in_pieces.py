@@ -28,26 +28,6 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
     return environment | {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "minutes", "said"),
-    [
-        (["short"], "8", "name a recipe and the folder"),
-        (["long", "data"], "8", "unknown recipe long"),
-        (["tiny", "data"], "0", "MINUTES=0 is no number above 0"),
-        (["tiny", "data"], "soon", "MINUTES=soon is no number above 0"),
-    ],
-)
-def test_bad_arguments_are_said_in_one_line(
-    arguments: list[str], minutes: str, said: str, environment: dict[str, str]
-) -> None:
-    done = subprocess.run(
-        [SCRIPT, *arguments], env=environment | {"MINUTES": minutes}, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_cifar10_is_trained_on_in_pieces(
     prepare: Callable[..., pathlib.Path], environment: dict[str, str], tmp_path: pathlib.Path

@@ -93,9 +93,9 @@ def test_nan_is_a_bad_example() -> None:
 
 
 def test_splits_of_another_depth_are_refused() -> None:
-    with refused(r"test\[0\] is uint8; those of the training set are uint16"):
+    with refused(r"test\[0\] is uint8; pixels of the training set are uint16"):
         data.from_arrays(DEEP, LABELS, test=(SHALLOW, LABELS))
-    with refused("test_images is float32; those of the training set are uint16"):
+    with refused("test_images is float32; pixels of the training set are uint16"):
         npz(DEEP, DEEP.astype(np.float32))
 
 

@@ -133,12 +133,12 @@ def test_photographs_are_turned_as_the_camera_was_held() -> None:
         (
             TRAIN,
             {},
-            r"--test-split test: .* has train, but no test; add it, or give folder:.*train to",
+            r"--test-split \(not given\): .* has no test data \(its splits: train\); add or name",
         ),
         (
             classes("a", "b", split="test/"),
             {},
-            r"--train-split train: .* has test, but no train; add it$",
+            r"--train-split \(not given\): .* has no training data \(its splits: test\); add or name",
         ),
         (TRAIN | {"test/a/x.txt": "x"}, {}, "--test-split test: .* has no example there"),
         (TRAIN | classes("c", split="test/"), {}, "train has no picture: c$"),

@@ -14,7 +14,6 @@ from PIL import Image
 
 from jaxdp.data.image_file import Picture, decode_mask, pages_of, read_header, read_image
 from jaxdp.data.sources import Dataset
-from jaxdp.data.splits import random_share
 
 RNG = np.random.default_rng(0)
 PATH = pathlib.Path("stack.tif")
@@ -282,17 +281,6 @@ def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int) -> None:
             assert sum("left" in name for name in found[split]) == count
     assert files(seed) == found
     assert files(seed + 7)["validation"] != found["validation"]
-
-
-def test_single_pictures_are_drawn_one_by_one_as_before() -> None:
-    stacks(pages=1, files=30)
-    dataset = opened(validation="0.2", seed=5)
-    drawn = random_share(np.zeros(27, int), 0.2, 5)
-    held_out = names(dataset, "test")
-    kept = [str(path) for path in sorted((ROOT / "images").iterdir())]
-    kept = [path for path in kept if path not in held_out]
-    wanted = [path for path, is_drawn in zip(kept, drawn, strict=True) if is_drawn]
-    assert names(dataset, "validation") == wanted
 
 
 def test_channels_by_the_flag_and_masks_of_one_page() -> None:

@@ -8,16 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
-from jaxdp.data.dataset import DTYPES, BadExample, BaseSource, Dataset, Example, Size
+from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
 from jaxdp.data.image_file import Header, Picture, pages_of, read_header
-from jaxdp.data.instances import instance_labels
+from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
-from jaxdp.data.resize import Resize
 from jaxdp.data.splits import name_splits
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
@@ -64,13 +61,16 @@ def folder(request: Request) -> Dataset:
     dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
     create = functools.partial(
         FolderSource,
+        task=task,
         channels=_channels(request, readable),
         dtype=dtype,
         config=config,
         sizes=[size for header in readable.values() for size in header.sizes],
     )
     splits: dict[str, Any] = {
-        split or "train": create([row for file in each for row in _rows(file, by_file, config)])
+        split or "train": create(
+            rows=[row for file in each for row in _rows(file, by_file, config)]
+        )
         for split, each in files.items()
     }
     return Dataset(
@@ -85,68 +85,31 @@ def folder(request: Request) -> Dataset:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class FolderSource(BaseSource):
-    """Images with a label or a mask each.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderSource(ImageSource):
+    """Image files with a label or a mask file each.
 
     Attributes:
-        channels: that all images are decoded to.
-        dtype: that most images have, the wider one of two; the others are bad examples.
-        config: has `--mask-values` and `--instances`.
         sizes: of all images of the folder.
-        resize: how images with labels are going to be resized.
     """
 
     rows: list[Row]
-    channels: int
-    dtype: str
-    config: DataConfig
     sizes: Sequence[Size] = ()
-    resize: Resize | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Example:
+    def stored(self, index: int) -> tuple[Picture, int | Picture]:
         image, target = self.rows[index]
-        if isinstance(target, int):
-            example: Example = {"labels": target}
-        else:
-            mask = self._mask(index)
-            example = {"masks": self._read_mask(mask, mask)}
-        pixels, _ = image_file.read_image(image, image, self.channels, self.dtype, self.resize)
-        return example | {"images": pixels}
+        if isinstance(target, str):
+            raise BadExample(image, target)
+        return image, target
 
     def name(self, index: int) -> str:
         return str(self.rows[index][0])
 
-    def labels(self) -> list[Any]:
-        return [label for _, label in self.rows]
-
     def groups(self) -> list[Path]:
         return [image.path for image, _ in self.rows]
-
-    def resized_to(self, resize: Resize | None) -> "FolderSource":
-        # Images with masks are resized from their full size.
-        labelled = all(isinstance(target, int) for _, target in self.rows)
-        return dataclasses.replace(self, resize=resize if labelled else None)
-
-    def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        mask = self._mask(index)
-        declared = self.config.instances or self.config.mask_values is not None
-        read = self._read_mask if declared else image_file.read_mask
-        return read(mask, mask), str(mask)
-
-    def _read_mask(self, mask: Picture, where: object) -> np.ndarray:
-        if self.config.instances:
-            return instance_labels(image_file.read_mask(mask, where), where)
-        return image_file.decode_mask(mask, where, self.config.mask_values)
-
-    def _mask(self, index: int) -> Any:
-        image, mask = self.rows[index]
-        if isinstance(mask, str):
-            raise BadExample(image, mask)
-        return mask
 
 
 def _rows(file: File, headers: Mapping[Path, Header | None], config: DataConfig) -> list[Row]:
@@ -199,20 +162,8 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
         if name and name not in present:
             holds = f"there is no such folder in {path}; it holds {_listed(path)}"
             raise ConfigError(SPLIT_FLAGS[split], name, holds)
-    found = name_splits(request, present)
-    if not found:
-        return {"": path}
-    if "train" not in found:
-        other = next(iter(found.values()))
-        raise ConfigError("train_split", "train", f"{path} has {other}, but no train; add it")
-    if len(found) == 1 and request.validation_share is None:
-        whole = path / found["train"]
-        remedy = (
-            f"{path} has {found['train']}, but no test; add it, or give folder:{whole} to have a"
-            " tenth of it held out"
-        )
-        raise ConfigError("test_split", "test", remedy)
-    return {split: path / name for split, name in found.items()}
+    names = name_splits(request, present)
+    return {split: path / name for split, name in names.items()} or {"": path}
 
 
 def _labelled(

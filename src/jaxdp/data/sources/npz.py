@@ -2,6 +2,8 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,10 +11,9 @@ from jaxdp.data import sources
 from jaxdp.data.array_source import array_source
 from jaxdp.data.arrays import array_dataset
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
-from jaxdp.data.npz_file import NpzFile
-from jaxdp.data.request import SPLIT_FLAGS, Request
+from jaxdp.data.npz_file import open_npz, read_array
+from jaxdp.data.request import Request
 from jaxdp.data.splits import name_splits
-from jaxdp.registry import ConfigError
 
 _FORM = (
     "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of"
@@ -33,14 +34,12 @@ def npz(request: Request) -> Dataset:
         ConfigError: if the file cannot be read without unpickling, or its arrays are missing, of
             another kind or do not fit.
     """
-    if not request.argument:
-        raise request.error("name the file: npz:PATH")
     request.refuse("channels", "tiff")
     path = pathlib.Path(request.argument).expanduser()
     if not path.is_file():
-        raise request.error("there is no such file")
+        raise request.error("there is no such file; write npz:PATH")
     try:
-        file = NpzFile(path)
+        file = open_npz(path)
     except ValueError as error:
         remedy = f"cannot be read: {error}; write one by numpy.savez with {_FORM}"
         raise request.error(remedy) from error
@@ -48,60 +47,47 @@ def npz(request: Request) -> Dataset:
         raise request.error(f"cannot be read: {error.strerror or error}") from error
     with file:
         splits: dict[str, ArraySource] = {}
-        for split, name in _names(request, file).items():
-            splits[split] = _split(request, file, name, SPLIT_FLAGS[split], splits.get("train"))
+        names = _names(request, file.files)
+        for split, name in names.items():
+            splits[split] = _split(request, file, name, splits.get("train"))
         dataset = array_dataset(splits, _class_names(request, file), request)
     request.choose(dataset.task)
     augment = ("flip", "flip_vertical") if dataset.task == "segmentation" else ()
-    return dataclasses.replace(dataset, augment=augment, whole="images" in file.names)
+    return dataclasses.replace(dataset, augment=augment, whole="" in names.values())
 
 
-def _names(request: Request, file: NpzFile) -> dict[str, str]:
+def _names(request: Request, held: Sequence[str]) -> dict[str, str]:
     """Returns the prefix of each split's arrays; "" stands for a file that is not split."""
-    if "images" in file.names:
-        for split, name in request.named_splits.items():
-            if name:
-                remedy = f"{request.config.dataset} is not split; it holds {_listed(file)}"
-                raise ConfigError(SPLIT_FLAGS[split], name, remedy)
+    if "images" in held and not any(request.named_splits.values()):
         return {"train": ""}
-    available = [name.removesuffix("_images") for name in file.names]
-    available += [name.removeprefix("x_") for name in file.names if name.startswith("x_")]
-    names = {"train": "train"} | name_splits(request, available)
+    available = [name.removesuffix("_images") for name in held if name.endswith("_images")]
+    available += [name.removeprefix("x_") for name in held if name.startswith("x_")]
+    names = name_splits(request, available) or {"train": "train"}
     if request.validation_share is not None:
         names.pop("validation", None)
-    elif len(names) == 1:
-        names["test"] = "test"
     return names
 
 
-def _split(
-    request: Request, file: NpzFile, name: str, flag: str, like: ArraySource | None
-) -> ArraySource:
+def _split(request: Request, file: Any, name: str, like: ArraySource | None) -> ArraySource:
     """Returns the images and targets of a split."""
     prefix = f"{name}_" if name else ""
     pairs = [(f"{prefix}images", f"{prefix}{field}", field) for field in TARGET_FIELDS.values()]
     if name:
         pairs.append((f"x_{name}", f"y_{name}", "labels"))
     for images, targets, field in pairs:
-        if images in file.names and targets in file.names:
+        if images in file.files and targets in file.files:
             where = " ".join(filter(None, (request.config.dataset, name)))
             arrays = (_read(request, file, images), _read(request, file, targets))
             return array_source(arrays, (images, targets), where, request, like=like, field=field)
-    if name and getattr(request.config, flag):
-        known = [
-            each.removesuffix("_images") for each in sorted(file.names) if each.endswith("_images")
-        ]
-        remedy = f"there is no such split; there are {', '.join(known) or 'none'}"
-        raise ConfigError(flag, name, remedy)
     raise request.error(
-        f"{prefix}images or what belongs to it is missing; it holds {_listed(file)}, but should"
-        f" hold {_FORM}"
+        f"{prefix}images or what belongs to it is missing; it holds"
+        f" {', '.join(file.files) or 'nothing'}, but should hold {_FORM}"
     )
 
 
-def _class_names(request: Request, file: NpzFile) -> tuple[str, ...]:
+def _class_names(request: Request, file: Any) -> tuple[str, ...]:
     """Returns the names of the classes, if the file has any."""
-    if "class_names" not in file.names:
+    if "class_names" not in file.files:
         return ()
     names = _read(request, file, "class_names")
     if names.ndim != 1 or names.dtype.kind != "U":
@@ -110,16 +96,8 @@ def _class_names(request: Request, file: NpzFile) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _listed(file: NpzFile) -> str:
-    return ", ".join(file.names) or "nothing"
-
-
-def _read(request: Request, file: NpzFile, name: str) -> np.ndarray:
+def _read(request: Request, file: Any, name: str) -> np.ndarray:
     try:
-        return file.read(name)
+        return read_array(file, name)
     except ValueError as error:
-        problem = f"{name} cannot be read: {error}"
-        if "Python objects" in str(error):
-            reason = str(error).removeprefix("it ")
-            problem = f"{name} {reason}; store plain numbers or text"
-        raise request.error(problem) from error
+        raise request.error(f"{name} cannot be read: {error}") from error
