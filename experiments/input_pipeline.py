@@ -58,13 +58,11 @@ def measure(experiment: lab.Experiment) -> Any:
                 f" ({row['examples_per_second']:.1f} examples/sec; {row['step_seconds']:.3f}"
                 " sec/batch)"
             )
-        busy = [value for row in rows[1:] for value in row.get("device_utilization", [])]
         results[name] = {
             "processes": processes,
             "examples_per_second": run.summary["examples_per_second"],
             "step_seconds": run.training("step_seconds"),
             "waited": run.training("input_wait_fraction"),
-            "device_utilization": sum(busy) / len(busy) if busy else None,
             "where": lab.where(run),
         }
     return results
@@ -77,15 +75,11 @@ def show(results: Any) -> tuple[list[str], Any]:
         subtitle=f"{DEVICES} devices: {results['one pipeline']['where']}",
     )
     table = [
-        (
-            "| pipeline | processes | examples/s | seconds per batch | waited for input | devices"
-            " busy |"
-        ),
-        "|---" * 6 + "|",
+        "| pipeline | processes | examples/s | seconds per batch | waited for input |",
+        "|---" * 5 + "|",
     ]
     for number, (name, found) in enumerate(results.items()):
         seconds, waited = (sum(found[key]) / len(found[key]) for key in ("step_seconds", "waited"))
-        busy = found["device_utilization"]
         left.barh(
             number,
             seconds * (1 - waited),
@@ -100,11 +94,8 @@ def show(results: Any) -> tuple[list[str], Any]:
             label="waiting" if not number else None,
         )
         right.barh(number, found["examples_per_second"], color=lab.COLORS[2])
-        shown = "–" if busy is None else f"{busy:.0%}"
         rate = f"{found['examples_per_second']:,.0f}"
-        table.append(
-            f"| {name} | {found['processes']} | {rate} | {seconds:.3f} | {waited:.1%} | {shown} |"
-        )
+        table.append(f"| {name} | {found['processes']} | {rate} | {seconds:.3f} | {waited:.1%} |")
     for axes, label in ((left, "seconds per batch"), (right, "examples / s")):
         axes.set(xlabel=label, yticks=range(len(results)))
         axes.set_yticklabels(list(results) if axes is left else [])

@@ -248,11 +248,14 @@ class Processes:
         return self._commands[index].err
 
     def error_lines(self, index: int) -> list[str]:
-        """What a process printed on standard error, but for progress."""
+        """What a process printed on standard error, but for progress and what Gloo's threads write
+        into one another's lines.
+        """
         return [
             line
             for line in self.errors(index).splitlines()
-            if not line.startswith(("step ", "continuing "))
+            if not line.startswith(("step ", "continuing ", "waiting ", "[Gloo]"))
+            and line.strip(" .:0123456789")
         ]
 
     def output(self, index: int) -> str:

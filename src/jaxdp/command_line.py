@@ -199,9 +199,8 @@ def ending(prog: str) -> Iterator[Ending]:
     streams.complete()
     before, ConfigError.names_flags = ConfigError.names_flags, True
     try:
-        with streams.standard_output():
-            yield end
-            sys.stdout.flush()
+        yield end
+        streams.flush()
     except Exit as error:
         end.code = error.code
         print(error, file=sys.stderr)
@@ -209,16 +208,14 @@ def ending(prog: str) -> Iterator[Ending]:
         end.code = 1
         print(f"{prog}: interrupted", file=sys.stderr)
     except BrokenPipeError:
-        streams.give_up()
         end.code = 128 + signal.SIGPIPE
-    except (ConfigError, OSError, streams.OutputError) as error:
-        if isinstance(error, streams.OutputError):
-            streams.give_up()
+    except (ConfigError, OSError) as error:
         is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
         end.code = EXIT_USAGE_ERROR if is_usage else 1
         print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
     finally:
         ConfigError.names_flags = before
+        streams.finish()
 
 
 def command(

@@ -55,6 +55,12 @@ REMOVED = (
     Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
     Removed("output", "use the table, or --json", command="plan"),
     Removed("verify", "leave it out; every byte is compared", command="checkpoints"),
+    Removed("address", "use Ray's own command, ray status", command="devices"),
+    Removed("submit", "pipe the script to sbatch", command="launch slurm"),
+    Removed("partition", "pipe the script to sbatch --partition NAME", command="launch slurm"),
+    Removed("account", "pipe the script to sbatch --account NAME", command="launch slurm"),
+    Removed("job_name", "pipe the script to sbatch --job-name NAME", command="launch slurm"),
+    Removed("log_dir", "redirect standard error, whose lines begin with [N]", command="launch"),
     Removed(
         "compare",
         "use the tables, or the lines of both bench.jsonl",

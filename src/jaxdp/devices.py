@@ -3,7 +3,7 @@ of a run would lie on each.
 
 With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
 would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm,
-show the devices of all. `--address` lists the nodes of a Ray cluster instead.
+show the devices of all.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import platform, ray_cluster
+from jaxdp.runtime import platform
 from jaxdp.units import bytes_text
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
@@ -40,12 +40,6 @@ class DevicesConfig(TrainConfig):
     """The form of the output."""
 
     json: bool = setting(False, "print one line of JSON instead of tables")
-    address: str | None = setting(
-        None,
-        "list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is "
-        "there, and what they have",
-        metavar="auto|HOST:PORT",
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,15 +51,10 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
     )
-    if config.address is not None:
-        with ray_cluster.connected(config.address):
-            record = describe_cluster(ray_cluster.nodes()) | {"free": ray_cluster.free()}
-        show = print_cluster
-    else:
-        given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
-        record, show = _describe_all(config, placement=bool(given)), print_devices
+    given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
+    record = _describe_all(config, placement=bool(given))
     if record is not None:
-        show(record) if not config.json else print(json.dumps(record))
+        print_devices(record) if not config.json else print(json.dumps(record))
     return 0
 
 
@@ -123,7 +112,6 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "cpu_flags": platform.cpu_flags_note() if devices[0].platform == "cpu" else None,
         "devices": rows,
     }
 
@@ -193,8 +181,6 @@ def print_devices(record: Mapping[str, Any]) -> None:
         words = [f"{name}={value}" for name, value in process["environment"].items()]
         what = " ".join(words) or "nothing set that hides devices"
         console.print(f"process {process['process']} (pid {process['pid']}): {what}")
-        if process["cpu_flags"]:
-            console.print(f"  {process['cpu_flags']}")
     if record["placement"] is not None:
         _print_placement(console, record["placement"], [device for _, device in rows])
 
@@ -215,42 +201,6 @@ def _print_placement(
     console.print(table)
     if placed["data_placement"] == "device":
         console.print("A batch holds indices of examples; the step reads them on its own device.")
-
-
-def describe_cluster(nodes: Sequence[ray_cluster.Node]) -> Record:
-    """Returns the nodes, and for how many workers of `jaxdp.launch ray` each has capacity.
-
-    A worker has all that it needs on one node.
-    """
-    worker = {"cpus": 1, "gpus": ray_cluster.gpus_per_worker(nodes)}
-    rows = [
-        dataclasses.asdict(node) | {"workers": node.slots(**worker) if node.alive else 0}
-        for node in nodes
-    ]
-    return {"nodes": rows, "worker": worker}
-
-
-def print_cluster(record: Mapping[str, Any]) -> None:
-    """Prints the nodes of a cluster on standard output."""
-    console = rich.console.Console(highlight=False)
-    table = _table(["node", "address", "host", "state"], ["CPUs", "GPUs", "memory", "workers"])
-    living = [node for node in record["nodes"] if node["alive"]]
-    for node in record["nodes"]:
-        alive = node["alive"]
-        names = [node["id"][:8], node["address"], node["host"], "alive" if alive else "dead"]
-        gpus = f"{node['gpus']:g} {node['kind']}".rstrip()
-        free = (bytes_text(node["memory_bytes"]), str(node["workers"])) if alive else ("", "")
-        table.add_row(*names, f"{node['cpus']:g}", gpus, *free)
-    console.print(table)
-    amounts = [
-        f"{record['free'][title.lower()]:g} of"
-        f" {sum(node[title.lower()] for node in living):g} {title}"
-        for title in ("CPUs", "GPUs")
-    ]
-    console.print(f"free: {', '.join(amounts)}")
-    count = sum(node["workers"] for node in living)
-    workers = f"{count} worker{'s' * (count != 1)} of {ray_cluster.needs_text(**record['worker'])}"
-    console.print(f"capacity for {workers} each, if the cluster has no other users")
 
 
 if __name__ == "__main__":

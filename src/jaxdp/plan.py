@@ -15,7 +15,7 @@ from jaxdp.config import BatchNormMode, TrainConfig, setting
 from jaxdp.config.values import TargetCounts
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import plans
-from jaxdp.runtime import native_output, platform
+from jaxdp.runtime import platform, streams
 from jaxdp.runtime.targets import Target
 from jaxdp.units import parse_bytes
 
@@ -78,7 +78,7 @@ def main(asked: PlanConfig) -> int:
         target = Target.parse(asked.target)
         targets = [target.resize(count) if count != target.count else target for count in counts]
         options: dict[str, Any] = {"quick": asked.quick, "search": len(targets) < 2}
-        with native_output.without(_ATTEMPTS):
+        with streams.without(_ATTEMPTS):
             records = [plan(config, each, limit=limit, **options) for each in targets or [target]]
         _add_efficiency(records)
     if asked.json:

@@ -56,8 +56,7 @@ class RayRunner:
         self.exclude = self._capacity.exclude
 
     def slots(self) -> dict[Any, int]:
-        slots = self._capacity.slots()
-        return dict(slots) if self._capacity.head.answers else {}
+        return dict(self._capacity.slots())
 
     def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> RemoteProcess:
         process = RemoteProcess(slot, self._capacity)

@@ -19,7 +19,7 @@ from jaxdp.exit_codes import (
 from jaxdp.plugins import load_plugins, with_script
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.lock import FolderLocked
-from jaxdp.runtime import platform, processes, streams
+from jaxdp.runtime import platform, processes
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
@@ -96,9 +96,7 @@ def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
         if error.errno and not error.filename:
             reason = f"the run directory cannot be written: {reason}"
         return 1, f"{reason}; the same command continues after the last checkpoint"
-    if isinstance(error, KeyboardInterrupt):
-        return 1, "interrupted"
-    return 1, reason if isinstance(error, streams.OutputError) else None
+    return 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ printed is what its program shows.
 
 import dataclasses
 import json
-import os
 import re
 import sys
 from typing import Any
@@ -127,8 +126,6 @@ def mutate(name: str) -> None:
     elif name == "donation":
         jit = jax.jit
         jax.jit = lambda *args, donate_argnums=None, **kwargs: jit(*args, **kwargs)  # pyright: ignore
-    elif name == "prefetch":  # libtpu is not loaded yet
-        os.environ["LIBTPU_INIT_ARGS"] = "--xla_max_cross_program_prefetches=1"
     elif name == "float32":
         plain = convolution.plain
         convolution.plain = lambda x, kernel, *rest: plain(

@@ -196,13 +196,3 @@ def test_a_fault_is_found(
     check(compile_step(steps.case(platform, faulty)), platform, faulty)
     with pytest.raises(AssertionError):
         check(compile_step(steps.case(platform, faulty, mutant)), platform, faulty)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("tpu")
-def test_a_data_set_that_fits_a_chip_is_not_copied_there(compile_step: Ask) -> None:
-    """With the least effort XLA:TPU does not do it."""
-    step = ("cnn", "pmap", "float32", "train")
-    few = steps.case("tpu", step) | {"images": 16_000, "default_effort": True}
-    assert not compile_step(few)["copies"]
-    assert compile_step(few | {"mutant": "prefetch"})["copies"]

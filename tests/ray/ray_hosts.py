@@ -40,6 +40,7 @@ class RayHosts:
         # Of fonts, for pictures.
         cache = os.environ.get("XDG_CACHE_HOME") or str(pathlib.Path("~/.cache").expanduser())
         self.env = environment() | {"HOME": str(home), "PATH": path, "XDG_CACHE_HOME": cache}
+        self.env["RAY_AUTH_MODE"] = "token"  # as the documentation says
         self._ray_env = self.env | env
         self._there: set[int] = set()
         self._start(0, "on the first machine")

@@ -15,7 +15,7 @@ import pytest
 from process_group import newest
 from ray_nodes import FLAGS, Command, Nodes
 
-from jaxdp import devices, launch, sweep
+from jaxdp import launch, sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -40,7 +40,6 @@ def start(nodes: Nodes, workers: str, steps: int, *flags: str, **kwargs: Any) ->
     [
         (launch, "ray --workers 2 -- train"),
         (sweep, "--on ray --grid seed=0"),
-        (devices, "--address auto"),
     ],
 )
 def test_without_ray_one_line_says_what_to_install(
@@ -65,11 +64,10 @@ def test_the_width_is_the_largest_that_divides_the_batch() -> None:
 
 
 def test_places() -> None:
-    first, second = (Node(name, name, name, True, 8.0, 4.0, 1e9, "") for name in "ab")
+    first, second = (Node(name, name, 8.0, 4.0) for name in "ab")
     assert (first.slots(1, 0), first.slots(3, 0), first.slots(1, 2)) == (8, 2, 2)
     slots = {first: 4, second: 2}
-    for count, pack, expected in ((4, True, "aaaa"), (5, False, "aaabb")):
-        assert "".join(node.id for node in place(slots, count, pack=pack)) == expected
+    assert "".join(node.id for node in place(slots, 5)) == "aaabb"
 
 
 def rows(folder: str, column: str) -> list[float]:

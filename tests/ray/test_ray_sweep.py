@@ -3,7 +3,6 @@
 The cluster is listed.
 """
 
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -135,25 +134,3 @@ def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
     assert "[3/3]" not in first_two
     study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
     assert len([trial for trial in study.trials if trial.value is not None]) == 3
-
-
-@pytest.mark.slow
-def test_the_cluster_is_listed(own_cluster: Nodes) -> None:
-    nodes = own_cluster
-    nodes.add(num_cpus=3)
-    gone = nodes.add(num_cpus=5, num_gpus=2)
-    found = Command("jaxdp.devices", "--address", nodes.address, "--json")
-    assert found.code() == 0, found.err
-    listed = json.loads(found.out)
-    assert sorted((node["cpus"], node["gpus"]) for node in listed["nodes"]) == [
-        (0, 0),
-        (3, 0),
-        (5, 2),
-    ]
-    assert listed["free"] == {"cpus": 8, "gpus": 2}
-    assert len({node["id"] for node in listed["nodes"]}) == 3
-    nodes.remove(gone)
-    found = Command("jaxdp.devices", "--address", nodes.address)
-    assert found.code() == 0, found.err
-    assert "free: 3 of 3 CPUs, 0 of 0 GPUs" in found.out
-    assert found.out.count(" dead ") == 1

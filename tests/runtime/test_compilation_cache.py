@@ -6,7 +6,6 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -124,7 +123,6 @@ def test_a_link_to_a_folder_of_ones_own_is_resolved(
 
 
 Spoil = Callable[[pathlib.Path], object]
-Hold = Callable[[pathlib.Path], None]
 
 
 def link_to_a_folder_of_all(folder: pathlib.Path) -> None:
@@ -189,38 +187,6 @@ def test_what_belongs_to_another_user_is_left_alone(
     before = contents(home)
     assert f": {other} belongs to another user; {remedy}" in refusal(capsys)
     assert contents(home) == before
-
-
-def test_a_lock_that_another_process_holds_costs_two_seconds_and_a_line(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lock = folder / ".lockfile"
-    hold = "import filelock, sys\nwith filelock.FileLock(sys.argv[1]):\n    print(flush=True), sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(lock)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline()
-        before, started = contents(folder), time.monotonic()
-        assert f"another process holds {lock}; end that process, or set" in refusal(capsys)
-        # The machine may be busy.
-        assert time.monotonic() - started < compilation_cache._LOCK_SECONDS + 5 < 7
-        assert contents(folder) == before
-        holder.communicate()
-
-
-def test_later_waits_for_the_lock_are_told(home: pathlib.Path) -> None:
-    """JAX warns of each program that it cannot read or write, and the user can free the lock."""
-    program = (
-        "import warnings\nfrom jaxdp.runtime import"
-        " compilation_cache\ncompilation_cache.enable()\nfor error in ('Timeout: The file lock is"
-        " held', 'OSError: No space left on device'):\n    warnings.warn(\"Error writing persistent"
-        " compilation cache entry for 'jit_step': \" + error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert "The file lock is held" in done.stderr
-    assert "No space left" not in done.stderr
 
 
 def test_a_user_without_a_home_directory_has_no_cache(

@@ -197,31 +197,6 @@ def test_deterministic_kernels_are_a_matter_of_flags(monkeypatch: pytest.MonkeyP
     assert not any("deterministic" in flag for flag in flags(monkeypatch, "", None))
 
 
-@pytest.mark.parametrize(
-    ("version", "given", "expected"),
-    [
-        ("0.0.42.1", "--xla_a=1", "--xla_a=1 --xla_max_cross_program_prefetches=0"),
-        ("0.0.42.1", *["--xla_max_cross_program_prefetches=2"] * 2),
-        ("0.0.50", "", ""),  # libtpu ends the process over a flag that it does not know
-        (None, "", ""),
-    ],
-)
-def test_a_tpu_leaves_the_dataset_where_it_is(
-    version: str | None, given: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def version_of(name: str) -> str:
-        if name == "libtpu" and version is None:
-            raise importlib.metadata.PackageNotFoundError
-        return str(version)
-
-    monkeypatch.setattr(importlib.metadata, "version", version_of)
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", given)
-    for platforms, found in (("cpu", given), ("tpu,cpu", expected)):
-        monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        flags(monkeypatch, "", None)
-        assert os.environ["LIBTPU_INIT_ARGS"] == found
-
-
 def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

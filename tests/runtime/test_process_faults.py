@@ -30,7 +30,7 @@ from process_group import (
 from jaxdp import train
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import native_output, processes
+from jaxdp.runtime import processes
 
 AGAIN = "; the same command continues after the last checkpoint"
 RecordFault = Callable[..., None]
@@ -65,22 +65,20 @@ def test_one_that_is_told_to_stop_stops_all_at_the_same_step(record_fault: Recor
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_others_name_the_one_that_is_gone(
+def test_the_other_notices_one_that_is_gone(
     fault: signal.Signals, victim: int, record_fault: RecordFault
 ) -> None:
     group = Processes("--steps", "1000", "--checkpoint-every", "5", preludes=SLOW)
     group.wait_for("step 7/")
-    before, pid = newest(), group.running[victim].pid
+    before = newest()
     group.running[victim].send_signal(fault)
     began = time.monotonic()
-    assert group.running[1 - victim].wait(timeout=100) == 1
+    code = group.running[1 - victim].wait(timeout=100)
     assert time.monotonic() - began < 5 + 20  # the heartbeat timeout, and a slow machine
     group.running[victim].kill()
     assert group.codes()[victim] == -signal.SIGKILL
-    (line,) = group.error_lines(1 - victim)
-    assert line.startswith(f"jaxdp.train: error: process {victim} (pid {pid} on ")
-    assert line.endswith(AGAIN)
-    outcome = "the other names it and leaves with 1"
+    assert_missed(group, 1 - victim, code)
+    outcome = "the other says that one is lost and ends"
     if fault == signal.SIGSTOP:
         record_fault("SIGSTOP to one of two processes", 1, outcome)
         return
@@ -88,6 +86,15 @@ def test_the_others_name_the_one_that_is_gone(
     again.end_with(0, 0)
     assert int(again.errors(0).split("after step ")[1].split()[0]) >= before
     record_fault("kill -9 of one of two processes", 1, f"{outcome}; resumed")
+
+
+def assert_missed(group: Processes, index: int, code: int) -> None:
+    """A process that misses another one ends by itself, or JAX's runtime aborts it."""
+    if code == 1:
+        assert f"error: another process died or cannot be reached{AGAIN}" in group.errors(index)
+    else:
+        assert code == -signal.SIGABRT
+        assert "most likely indicates that another task died" in group.errors(index)
 
 
 @pytest.mark.slow
@@ -240,28 +247,17 @@ def refused(*flags: str) -> tuple[int, list[str]]:
     return command.code(100), command.err.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("process", "seconds", "code", "message"),
-    [
-        ("1", "1.5", 2, "--coordinator {}: cannot be reached within --distributed-timeout 1.5 s ("),
-        pytest.param(
-            "0",
-            "3",
-            1,
-            "timed out after 3 s waiting for all processes; start all of them, each with its own"
-            " --process-id",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_processes_that_do_not_come_are_missed(
-    process: str, seconds: str, code: int, message: str
-) -> None:
+def test_processes_that_do_not_come_are_missed() -> None:
     address = f"127.0.0.1:{free_port()}"
-    who = f"--coordinator {address} --num-processes 2 --process-id {process}".split()
-    found, (line,) = refused(*who, "--distributed-timeout", seconds)
-    assert found == code
-    assert line.startswith(f"jaxdp.train: error: {message.format(address)}")
+    who = f"--coordinator {address} --num-processes 2 --process-id".split()
+    code, (line,) = refused(*who, "1", "--distributed-timeout", "1.5")
+    assert code == 2
+    reason = "cannot be reached within --distributed-timeout 1.5 s ("
+    assert line.startswith(f"jaxdp.train: error: --coordinator {address}: {reason}")
+    code, lines = refused(*who, "0", "--distributed-timeout", "3")
+    assert code == -signal.SIGABRT
+    assert lines[0] == "waiting up to 3 s for 2 processes"
+    assert "DEADLINE_EXCEEDED" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -308,17 +304,6 @@ def test_what_cannot_connect_is_refused(settings: dict[str, Any], message: str) 
     ("variables", "expected"),
     [
         (
-            {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "x"},
-            "SLURM_NTASKS=x: must be a number of processes; correct it, or give --distributed off",
-        ),
-        (
-            {"OMPI_COMM_WORLD_SIZE": "-2"},
-            (
-                "OMPI_COMM_WORLD_SIZE=-2: must be a number of processes; correct it, or give"
-                " --distributed off"
-            ),
-        ),
-        (
             {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "2"},
             (
                 "--distributed auto: a Slurm step was detected, but JAX cannot connect its"
@@ -340,7 +325,7 @@ def test_what_cannot_connect_is_refused(settings: dict[str, Any], message: str) 
             ),
         ),
     ],
-    ids=["slurm", "open-mpi", "slurm-incomplete", "tpu", "kubernetes"],
+    ids=["slurm", "tpu", "kubernetes"],
 )
 def test_a_cluster_that_cannot_be_used_is_one_line_and_code_2(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
@@ -351,37 +336,3 @@ def test_a_cluster_that_cannot_be_used_is_one_line_and_code_2(
     assert code == 2
     assert line.startswith(f"jaxdp.train: error: {expected}")
     assert "--distributed off" in line
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            "E1121 16:07:02 x.cc:1549] UNAVAILABLE: The following tasks are unhealthy (stopped"
-            " sending heartbeats):\n1\nThe tasks have crashed. Check the task logs\nF1121 16:07:02"
-            " 7234 client.h:80] Terminating process\n*** Check failure",
-            f"process 1 (pid 2 on b) died or stopped responding{AGAIN}",
-        ),
-        (
-            "F1121 1 client.h:80] Terminating process: Failed to send RPC to coordination service."
-            " Either the leader task",
-            f"process 0 (pid 1 on a), the coordinator, died or cannot be reached{AGAIN}",
-        ),
-        (
-            "F1122 22:07:41.653394 25812 client.h:80] Terminating process because the JAX"
-            " distributed service detected fatal errors. absl::Status: DEADLINE_EXCEEDED: Deadline"
-            " Exceeded",
-            f"process 0 (pid 1 on a), the coordinator, died or cannot be reached{AGAIN}",
-        ),
-        (
-            "F1121 16:07 1 hlo.cc:1] Check failed:  x\n*** stack",
-            "F1121 16:07 1 hlo.cc:1] Check failed: x",
-        ),
-    ],
-)
-def test_the_runtimes_last_words_become_one_line(
-    text: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    members = ("process 0 (pid 1 on a)", "process 1 (pid 2 on b)")
-    monkeypatch.setattr(native_output, "_members", members)
-    assert native_output.explain(text) == line

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -168,9 +169,11 @@ def cluster() -> Iterator[Cluster]:
 
 def submit(*flags: str, limits: Sequence[str] = ()) -> str:
     job = [*"--nodes 1 --gpus-per-node 0 --tasks-per-node 2".split(), *limits]
-    words = ["slurm", *job, "--submit", "--", "train", *TRAIN, *flags]
+    words = [sys.executable, "-m", "jaxdp.launch", "slurm", *job, "--", "train", *TRAIN, *flags]
     done = subprocess.run(
-        [sys.executable, "-m", "jaxdp.launch", *words], capture_output=True, text=True
+        ["bash", "-o", "pipefail", "-c", f"{shlex.join(words)} | sbatch"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)

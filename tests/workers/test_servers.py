@@ -58,7 +58,7 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
             lambda leaf, amount=amount: np.full_like(leaf, amount), state.batch_stats
         )
         server.add(grads)
-        server.apply(change, np.float32(1), {}, 1.0, 1.0)
+        server.apply(change, np.float32(1), {}, 1.0)
     jax.tree.map(
         lambda old, new: np.testing.assert_allclose(new, old + 1.25, rtol=1e-6),
         state.batch_stats,
@@ -68,7 +68,7 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     server.install(state, setup.recipe, setup.learning_rates)
     server.add(grads)
     server.mean_squares(1)
-    server.apply(state.batch_stats, np.float32(1), {}, 1.0, 1.0)
+    server.apply(state.batch_stats, np.float32(1), {}, 1.0)
     kept = shares.join(shares.structure(state), [server.collect()])
     jax.tree.map(np.testing.assert_array_equal, state.batch_stats, kept.batch_stats)
 

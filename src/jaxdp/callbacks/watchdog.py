@@ -20,7 +20,6 @@ from typing import Any
 
 from jaxdp.events import Activity, Run, Started
 from jaxdp.rundir.write import no_link
-from jaxdp.runtime import native_output
 from jaxdp.runtime.processes import Group
 
 # By default a step may take so many times the median of the last ones, and so many seconds at
@@ -100,7 +99,6 @@ class Watchdog:
 
     def _look(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
-            native_output.forward()
             # The coordinator is gone: the runtime says so in its own time.
             with contextlib.suppress(Exception):
                 self._look_at_others()
@@ -134,7 +132,6 @@ class Watchdog:
             if hangs:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
-            native_output.said_why()
             # Process 0 last: without it no process can read anything any more.
             if self._group.count > 1:
                 time.sleep(_GRACE_SECONDS if self._group.index == 0 else _GRACE_SECONDS / 2)

@@ -71,8 +71,8 @@ class RunDirectory:
         """Adds a line to history.jsonl: what became of the run at a step, and when.
 
         Args:
-            event: started, resumed, stopped, diverged or done; also worker joined, worker
-                lost or server lost.
+            event: started, resumed, stopped, diverged or done; also worker joined or
+                worker lost.
             **facts: what else there is to say, as plain values: e.g. of a resumed run which
                 settings `changed`, each with its old and its new value.
         """

@@ -12,8 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 
-import filelock
-
 from jaxdp.parsing import printable
 
 _LIMITS = {
@@ -24,13 +22,11 @@ _LIMITS = {
     "jax_persistent_cache_min_compile_time_secs": 0.1,
 }
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-# JAX's own lock. JAX waits up to 10 s for it at each read and write, and has no setting for that.
-_LOCK, _LOCK_SECONDS = ".lockfile", 1.5
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Unusable(Exception):
-    """The cache cannot be trusted or locked; the text says why, and what to do."""
+    """The cache cannot be trusted; the text says why, and what to do."""
 
 
 def enable() -> None:
@@ -55,8 +51,8 @@ def enable() -> None:
         print(line, file=sys.stderr)
         return
     # A failing cache, for example on a full disk, costs a compilation, which is worth no warning.
-    failure = "Error (reading|writing) persistent compilation cache(?!.*Timeout)"
-    warnings.filterwarnings("ignore", f"({failure}|Cache value for key)")
+    failure = "Error (reading|writing) persistent compilation cache|Cache value for key"
+    warnings.filterwarnings("ignore", failure)
     limits = {name: value for name, value in _LIMITS.items() if name.upper() not in os.environ}
     set_options({_VARIABLE.lower(): str(folder), **limits})
 
@@ -78,8 +74,7 @@ def _private_folder() -> pathlib.Path:
     Machines with different CPUs may share a home directory, and a program runs on one kind of CPU.
 
     Raises:
-        _Unusable: if another user can have changed the folder or a parent of it, or if another
-            process holds the lock.
+        _Unusable: if another user can have changed the folder or a parent of it.
         OSError: if the folder cannot be made or written.
         RuntimeError: if the user has no home directory.
     """
@@ -111,19 +106,12 @@ def _check_folder(folder: pathlib.Path, owners: tuple[int, ...], remedy: str) ->
 def _remove_unfinished(folder: pathlib.Path) -> None:
     """Removes programs that a killed process left unfinished.
 
-    JAX notes the time of use of a program last, and fails without that note.
-
-    Raises:
-        _Unusable: if another process holds the lock.
+    JAX notes the time of use of a program last, and keeps no new program while that note is
+    missing. A program that another process is writing now is only compiled once more.
     """
-    lock = folder / _LOCK
-    try:
-        with filelock.FileLock(lock, timeout=_LOCK_SECONDS):
-            for program in folder.glob("*-cache"):
-                if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-                    program.unlink()
-    except filelock.Timeout:
-        raise _Unusable(f"another process holds {lock}; end that process") from None
+    for program in folder.glob("*-cache"):
+        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+            program.unlink(missing_ok=True)
 
 
 def _cpu_hash() -> str:

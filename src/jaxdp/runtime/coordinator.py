@@ -1,10 +1,11 @@
 """Chooses and checks the address at which the coordinator, process 0, listens."""
 
+import contextlib
 import errno
 import ipaddress
-import os
 import socket
 import time
+from typing import Any
 
 from jaxdp.config import ProcessConfig
 from jaxdp.parsing import is_count
@@ -35,7 +36,13 @@ def check(config: ProcessConfig) -> str | None:
         raise ConfigError("coordinator", address, remedy)
     if index == 0:
         return _listening_address(config, *parts)
-    _wait_for(config, *parts)
+    limit = config.distributed_timeout
+    if reason := unreachable(parts, limit):
+        remedy = (
+            f"cannot be reached within --distributed-timeout {limit:g} s ({reason}); is process 0"
+            " running there?"
+        )
+        raise ConfigError("coordinator", address, remedy)
     return None
 
 
@@ -45,6 +52,19 @@ def split_address(address: str) -> tuple[str, int] | None:
     if host and is_count(port) and 0 < int(port) < 2**16:
         return host.strip("[]"), int(port)
     return None
+
+
+def unreachable(address: tuple[str, int], seconds: float) -> str:
+    """Tries for so long to connect, and returns why that failed; "" once it succeeds."""
+    deadline, reason = time.monotonic() + seconds, "no answer"
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(address, timeout=min(seconds, 5)).close()
+            return ""
+        except OSError as error:  # also an unknown name, which may appear once its machine is up
+            reason = error.strerror or str(error)
+            time.sleep(0.1)
+    return reason
 
 
 def hold_port() -> socket.socket:
@@ -66,44 +86,19 @@ def is_loopback(address: str) -> bool:
 
 
 def _listening_address(config: ProcessConfig, host: str, port: int) -> str | None:
-    for address in [*_addresses(host), ""]:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    results = list[Any]()
+    with contextlib.suppress(socket.gaierror):
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, *_, target in results:
+        address = target[0]
+        if is_loopback(address) and host not in (address, "localhost"):
+            continue
         try:
-            socket.create_server((address, port), family=family).close()
+            socket.create_server(target[:2], family=family).close()
         except OSError as error:
-            if address and error.errno not in _TAKEN:
+            if error.errno not in _TAKEN:
                 continue  # an address of another host
             remedy = f"its port cannot be opened here ({error.strerror}); choose another"
             raise ConfigError("coordinator", config.coordinator, remedy) from error
-        if address:
-            return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     return None
-
-
-def _addresses(host: str) -> list[str]:
-    """Returns what a host's name stands for; no loopback address unless the name asks for one."""
-    if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:  # JAX listens there
-        return []
-    try:
-        results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except socket.gaierror:
-        return []
-    addresses = [str(result[4][0]) for result in results]
-    return [each for each in addresses if host in (each, "localhost") or not is_loopback(each)]
-
-
-def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
-    limit = config.distributed_timeout
-    deadline, reason = time.monotonic() + limit, "no answer"
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, port), timeout=min(limit, 5)).close()
-            return
-        except OSError as error:  # also an unknown name, which may appear once its machine is up
-            reason = error.strerror or str(error)
-            time.sleep(0.1)
-    remedy = (
-        f"cannot be reached within --distributed-timeout {limit:g} s ({reason}); is process 0"
-        " running there?"
-    )
-    raise ConfigError("coordinator", config.coordinator, remedy)

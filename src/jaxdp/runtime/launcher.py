@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine: ports, shares of the GPUs, logs, restarts."""
+"""Starts the processes of a run on this machine: ports, shares of the GPUs, restarts."""
 
 import contextlib
 import dataclasses
@@ -19,12 +19,11 @@ from jaxdp.config import (
     setting,
 )
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import compilation_cache, supervisor
 from jaxdp.runtime.coordinator import hold_port
 from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.signals import forwarding
-from jaxdp.runtime.supervisor import FINAL, Supervisor, say
+from jaxdp.runtime.supervisor import Restarts, Supervisor
 
 TRAIN = ("-m", "jaxdp.train")
 
@@ -52,11 +51,6 @@ class LaunchConfig(Settings):
         "how often to start all again from the last checkpoint after one has failed",
         NON_NEGATIVE,
     )
-    log_dir: str | None = setting(
-        None,
-        "folder with a file process-N.log, to which the output of process N is appended",
-        metavar="PATH",
-    )
 
 
 def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> int:
@@ -70,62 +64,44 @@ def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> in
         as `Supervisor.wait` does.
 
     Raises:
-        ConfigError: if there are too few GPUs, they cannot be shared out evenly, or a log cannot be
-            written.
+        ConfigError: if there are too few GPUs, or they cannot be shared out evenly.
     """
     compilation_cache.enable()  # once for all processes, which inherit the choice
     shares = device_shares(config.num_processes, config.devices_per_process)
     if config.devices_per_process is not None:
         flags = [*flags, "--devices", str(config.devices_per_process)]
-    logs = _create_logs(config.log_dir, config.num_processes)
     grace_seconds = train.heartbeat_timeout + supervisor.GRACE_SECONDS
-    signals, restarts = list[int](), 0
+    signals, restarts = list[int](), Restarts(config.max_restarts)
     with forwarding(signals.append):
         while True:
-            code = _run(flags, shares, logs, signals, grace_seconds)
-            if code in FINAL or signals or restarts == config.max_restarts:
+            code = _run(flags, shares, signals, grace_seconds)
+            if signals or not restarts.again("process", code):
                 return code
-            restarts += 1
-            again = f"starting all again ({restarts} of at most {config.max_restarts})"
-            say(f"a process ended with {code}; {again}")
 
 
 def _run(
     flags: Sequence[str],
     shares: Sequence[dict[str, str]],
-    logs: Sequence[pathlib.Path],
     signals: Sequence[int],
     grace_seconds: float,
 ) -> int:
     """Runs all processes once, and returns the exit code of the run."""
-    # The first process shows the result, and its progress as a bar if there is a terminal.
-    inherits = (not logs, not logs and sys.stderr.isatty())
     with hold_port() as port:
         group = f"--coordinator 127.0.0.1:{port.getsockname()[1]} --num-processes {len(shares)}"
         processes = [
             LocalProcess(
                 [*TRAIN, *flags, *group.split(), "--process-id", str(index)],
                 share,
-                inherits=(False, False) if index else inherits,
+                # The first one shows the result, and its progress as a bar if there is a terminal.
+                inherits=(index == 0, index == 0 and sys.stderr.isatty()),
             )
             for index, share in enumerate(shares)
         ]
-        attempt = Supervisor(processes, "process", grace_seconds, logs)
+        attempt = Supervisor(processes, "process", grace_seconds)
         with contextlib.closing(attempt):
             code = attempt.wait(signals)
     attempt.explain()
     return code
-
-
-def _create_logs(folder: str | None, count: int) -> list[pathlib.Path]:
-    """Creates a file for each process, and returns their paths; returns none without a folder."""
-    if folder is None:
-        return []
-    check_folder("log_dir", pathlib.Path(folder))
-    paths = [pathlib.Path(folder, f"process-{index}.log") for index in range(count)]
-    for path in paths:
-        open(path, "a", opener=no_link).close()
-    return paths
 
 
 def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:

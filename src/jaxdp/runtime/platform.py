@@ -40,12 +40,6 @@ _DEFECTS = {
         "few terms over more than 32,768 rows (jax issue 39103); 0.10.1 and 0.12 do not"
     ),
 }
-# XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset
-# included, of which a step reads a batch. `jax.pmap` takes no compiler options, so that its flag
-# must be in the environment. These are the versions of libtpu with which steps were compiled, not
-# run.
-_TPU_VARIABLE, _PREFETCH_FLAG = "LIBTPU_INIT_ARGS", "--xla_max_cross_program_prefetches=0"
-_TPU_VERSIONS = ("0.0.42",)
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
@@ -98,8 +92,6 @@ def configure(
     names = {flag.partition("=")[0] for flag in flags}
     flags += [flag for flag in wanted if flag.partition("=")[0] not in names]
     os.environ["XLA_FLAGS"] = " ".join(flags)
-    if os.environ.get("JAX_PLATFORMS") != "cpu":
-        _leave_data_in_place()
 
 
 def started() -> bool:
@@ -134,17 +126,6 @@ def cpu_defect() -> str | None:
     return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
 
 
-def cpu_flags_note() -> str:
-    """Says in one line which XLA flags jaxdp sets for this CPU."""
-    system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
-    if not (flags := cpu_flags()):
-        return (
-            f"jaxdp sets no XLA flags for a CPU: it was not tested with {system}; steps may be"
-            " slower"
-        )
-    return f"for {system} jaxdp sets {' '.join(flags)}"
-
-
 def describe_only() -> None:
     """Prepares a process that compiles for described devices and starts none; before JAX starts.
 
@@ -156,7 +137,6 @@ def describe_only() -> None:
     os.environ["XLA_FLAGS"] = " ".join(
         flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
     )
-    _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
     compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 
@@ -172,16 +152,6 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
         for name in values:
             os.environ.pop(name)
         os.environ.update({name: before[name] for name in values if name in before})
-
-
-def _leave_data_in_place() -> None:
-    """Keeps XLA:TPU from copying a dataset before each step; call it before libtpu is loaded."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version("libtpu")
-        given = os.environ.get(_TPU_VARIABLE, "")
-        name = _PREFETCH_FLAG.partition("=")[0]
-        if version.startswith(_TPU_VERSIONS) and name not in given:
-            os.environ[_TPU_VARIABLE] = f"{given} {_PREFETCH_FLAG}".strip()
 
 
 def only_cpu() -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import socket
 import sys
 import time
@@ -11,13 +12,15 @@ from typing import Any
 
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import clusters, coordinator, cpu_backend, native_output
+from jaxdp.runtime import clusters, coordinator, cpu_backend, streams
 from jaxdp.runtime.group import Group, runtime_state
 
 PROG = "jaxdp.train"
 _GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store ends with it
+# What an error says that is most often due to the death of another process.
+_LOSS = re.compile("Gloo .* failed|NCCL|by peer")
+_LOST = "another process died or cannot be reached; the same command continues"
 _runs = itertools.count()  # of this process: the keys of two runs must differ
-_heartbeat_timeout = 0.0
 _EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
 _compiled: set[tuple[Any, ...]] = set()
@@ -32,8 +35,7 @@ def start(config: ProcessConfig) -> Group:
         ConfigError: if settings and cluster leave open which process this is, or the coordinator
             cannot be reached.
     """
-    global _group, _heartbeat_timeout
-    _heartbeat_timeout = config.heartbeat_timeout
+    global _group
     _group = _connect(config)
     return _group
 
@@ -72,15 +74,13 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
     if _group.count == 1:
         return
     try:
-        if _follows_from_a_loss(error) and (reason := _wait_for_reason()):
-            code, message = 1, reason
+        if _follows_from_a_loss(error):
+            code, message = 1, _reason_of_others() or f"{_LOST} after the last checkpoint"
         _group.post_exit_reason(message or f"{type(error).__name__}: {error}")
         if message is None:
             traceback.print_exception(error)
         else:
             print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
-        native_output.said_why()  # at once: an abort that comes now adds no second line
-        native_output.forward()
         if _group.index == 0:
             time.sleep(_GRACE_SECONDS)
     finally:
@@ -90,21 +90,17 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
 def _follows_from_a_loss(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, is most often due to the death of another process."""
     while error is not None:
-        if type(error).__name__ == "JaxRuntimeError" or "by peer" in str(error):
+        if _LOSS.search(str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def _wait_for_reason() -> str:
-    """Waits until another process has left, and returns its reason; "" if none does."""
-    deadline = time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
-    while time.monotonic() < deadline:
-        time.sleep(0.5)
-        # Process 0 may be the one that is gone; the runtime will name it.
-        with contextlib.suppress(Exception):
-            for index, left in _group.exit_reasons().items():
-                return f"{_group.members[index]} has left: {left['message']}"
+def _reason_of_others() -> str:
+    """Returns why another process has left; "" if it died without a word."""
+    with contextlib.suppress(Exception):  # process 0 may be the one that is gone
+        for index, left in _group.exit_reasons().items():
+            return f"{_group.members[index]} has left: {left['message']}"
     return ""
 
 
@@ -134,7 +130,6 @@ def _connect(config: ProcessConfig) -> Group:
         group.members = tuple(f"process {index}" for index in range(group.count))
         me = f"process {group.index} (pid {os.getpid()} on {socket.gethostname()})"
         group.members = tuple(group.all_gather_text("members", me, config.distributed_timeout))
-        native_output.name_processes(group.members)
     return group
 
 
@@ -154,7 +149,10 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
     # JAX's own handler would swallow SIGTERM; the flag that the loop looks at works for one process
     # and for many.
     jax.config.update("jax_enable_preemption_service", False)
-    native_output.capture(config.distributed_timeout)
+    streams.keep_libraries_out()
+    if config.process_id == 0:
+        seconds = f"up to {config.distributed_timeout:g} s"
+        print(f"waiting {seconds} for {config.num_processes} processes", file=sys.stderr)
     try:
         jax.distributed.initialize(
             **explicit,

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_connection import HeadLost
@@ -13,28 +13,17 @@ from jaxdp.runtime.ray_connection import HeadLost
 # takes milliseconds.
 SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
-_MOMENT_SECONDS = 3.0
 _EXCLUDED_SECONDS = 120.0  # before a node that did not answer is used again
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A machine of a cluster, as Ray describes it.
-
-    Attributes:
-        cpus: how many Ray gives out.
-        gpus: how many Ray gives out.
-        kind: of its GPUs; empty without.
-    """
+    """A living machine of a cluster, and how many CPUs and GPUs Ray gives out there."""
 
     id: str
     address: str
-    host: str
-    alive: bool
     cpus: float
     gpus: float
-    memory_bytes: float
-    kind: str
 
     def slots(self, cpus: int, gpus: int) -> int:
         """Returns how many processes with this many CPUs and GPUs fit on the node."""
@@ -63,45 +52,20 @@ def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Returns the nodes of the cluster, those that have died included."""
+    """Returns the living nodes of the cluster, ordered by their addresses."""
     import ray
 
-    listed = list[Node]()
-    for row in ray.nodes():
-        resources = row["Resources"]
-        types = [name.partition("accelerator_type:")[2] for name in resources]
-        listed.append(
-            Node(
-                id=row["NodeID"],
-                address=row["NodeManagerAddress"],
-                host=row["NodeManagerHostname"],
-                alive=row["Alive"],
-                cpus=resources.get("CPU", 0.0),
-                gpus=resources.get("GPU", 0.0),
-                memory_bytes=resources.get("memory", 0.0),
-                kind="".join(types),
-            )
+    listed = [
+        Node(
+            row["NodeID"],
+            row["NodeManagerAddress"],
+            row["Resources"].get("CPU", 0.0),
+            row["Resources"].get("GPU", 0.0),
         )
-    return sorted(listed, key=lambda node: (not node.alive, node.address, node.id))
-
-
-def free() -> dict[str, float]:
-    """Returns how many CPUs and GPUs of the cluster are free now."""
-    import ray
-
-    available = ray.available_resources()
-    return {"cpus": available.get("CPU", 0.0), "gpus": available.get("GPU", 0.0)}
-
-
-def gpus_per_worker(nodes: Iterable[Node]) -> int:
-    """Returns how many GPUs a worker gets by default: 1 where a living node has any."""
-    return int(any(node.alive and node.gpus for node in nodes))
-
-
-def needs_text(cpus: int, gpus: int) -> str:
-    """Says what a worker needs, all of it on one node."""
-    counts = ((cpus, "CPU"), (gpus, "GPU"))
-    return " and ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
+        for row in ray.nodes()
+        if row["Alive"]
+    ]
+    return sorted(listed, key=lambda node: (node.address, node.id))
 
 
 class Head:
@@ -113,7 +77,7 @@ class Head:
 
     def __init__(self) -> None:
         self.nodes = nodes()
-        self._asked = time.monotonic()
+        self._answered = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -123,20 +87,12 @@ class Head:
             # The connection ends with the command, or with the head.
             with contextlib.suppress(Exception):
                 self.nodes = nodes()
-                self._asked = time.monotonic()
+                self._answered = time.monotonic()
 
     def check(self) -> None:
         """Raises HeadLost if the head does not answer."""
-        if time.monotonic() - self._asked > SILENCE_SECONDS:
+        if time.monotonic() - self._answered > SILENCE_SECONDS:
             raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
-
-    @property
-    def answers(self) -> bool:
-        """Whether the head did a moment ago.
-
-        Otherwise starting a process might take as long as Ray tries to reach the head.
-        """
-        return time.monotonic() - self._asked < _MOMENT_SECONDS
 
     def close(self) -> None:
         """Stops asking, before the connection ends."""
@@ -150,15 +106,12 @@ class ClusterCapacity:
     Args:
         cpus: of each process.
         gpus: of each process; None for 1 if the cluster has any.
-
-    Attributes:
-        head: of the cluster.
     """
 
     def __init__(self, cpus: int, gpus: int | None) -> None:
-        self.head = Head()
+        self._head = Head()
         self.cpus = cpus
-        self.gpus = gpus_per_worker(self.head.nodes) if gpus is None else gpus
+        self.gpus = int(any(node.gpus for node in self._head.nodes)) if gpus is None else gpus
         self._excluded_until: dict[str, float] = {}
 
     def exclude(self, node: Node) -> None:
@@ -171,31 +124,21 @@ class ClusterCapacity:
         Raises:
             HeadLost: if the head does not answer.
         """
-        self.head.check()
+        self._head.check()
         now = time.monotonic()
         return {
             node: node.slots(self.cpus, self.gpus)
-            for node in self.head.nodes
-            if node.alive and self._excluded_until.get(node.id, 0.0) < now
+            for node in self._head.nodes
+            if self._excluded_until.get(node.id, 0.0) < now
         }
 
-    def text(self, slots: Mapping[Node, int]) -> str:
-        """Says how many workers fit.
 
-        All nodes together may have what no node has alone; the text then says so.
-        """
-        alone = ", which no node has" if slots and not any(slots.values()) else ""
-        return f"{sum(slots.values())} workers of {needs_text(self.cpus, self.gpus)}{alone}"
-
-
-def place(slots: Mapping[Node, int], count: int, *, pack: bool) -> list[Node]:
-    """Returns a node for each process; processes on one node are neighbours.
+def place(slots: Mapping[Node, int], count: int) -> list[Node]:
+    """Returns a node for each process: all nodes evenly, and processes on one node are neighbours.
 
     Args:
         slots: processes that fit on each node; together at least `count`.
-        pack: whether to fill one node after the other, rather than all nodes evenly.
     """
     places = [(turn, node) for node, number in slots.items() for turn in range(number)]
-    if not pack:
-        places.sort(key=lambda each: each[0])
+    places.sort(key=lambda each: each[0])
     return sorted((node for _, node in places[:count]), key=[*slots].index)

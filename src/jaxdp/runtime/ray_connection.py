@@ -10,11 +10,9 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import pathlib
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -23,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.registry import ConfigError
-from jaxdp.runtime.coordinator import is_loopback, split_address
+from jaxdp.runtime.coordinator import is_loopback, split_address, unreachable
 from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
@@ -65,11 +63,9 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     require()
     if address not in (None, "auto"):
         _check_address(str(address), field)
-    if address is None:
-        if "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
-            os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
-    elif "RAY_AUTH_MODE" not in os.environ and _has_token():
-        os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
+    is_new = address is None and "ray" not in sys.modules
+    if is_new and not _AUTHENTICATION.keys() & os.environ.keys():
+        os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
         import ray
@@ -107,17 +103,9 @@ def _check_address(address: str, field: str) -> None:
     parts = split_address(address)
     if parts is None:
         raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
-    try:
-        socket.create_connection(parts, timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
+    if reason := unreachable(parts, _CONNECT_SECONDS):
         remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
-        raise ConfigError(field, address, remedy) from error
-
-
-def _has_token() -> bool:
-    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    return bool(named) or (pathlib.Path.home() / ".ray" / "auth_token").is_file()
+        raise ConfigError(field, address, remedy)
 
 
 def _start(

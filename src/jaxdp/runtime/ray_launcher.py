@@ -19,13 +19,12 @@ from jaxdp.runtime import launcher, ray_cluster, supervisor
 from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost, Node
 from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
-from jaxdp.runtime.supervisor import FINAL, Supervisor, say
+from jaxdp.runtime.supervisor import Restarts, Supervisor, say
 
 # After a loss the others may still save, if the lost process does; otherwise they are killed.
 _LOST_SECONDS = 5.0
 # If one node is lost this often, not the node dies but Ray's process on it, for lack of memory.
 _MOST_LOSSES = 3
-_LOOK_SECONDS = 2.0  # between looks at the cluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,10 +152,9 @@ class _Launch:
         self._config = config
         self._capacity = ClusterCapacity(config.cpus_per_worker, config.gpus_per_worker)
         self._signals: list[int] = []
-        self._restarts, self._locked_until = 0, 0.0
+        self._restarts, self._locked_until = Restarts(config.max_restarts), 0.0
         self._losses: collections.Counter[str] = collections.Counter()
         self._width, self._widens = 0, False  # of the attempt; whether it ends since more fit
-        self._looked = 0.0
         self._head_lost: HeadLost | None = None
 
     def run(self) -> int:
@@ -185,7 +183,8 @@ class _Launch:
         slots, width = self._fitting()
         is_first = not self._width and width == self._config.workers
         if not width:
-            room = f"the cluster has room for {self._capacity.text(slots)}"
+            needs = f"{self._capacity.cpus} CPUs and {self._capacity.gpus} GPUs"
+            room = f"the cluster has room for {sum(slots.values())} workers with {needs} each"
             say(f"{room}; waiting until there is for {self._config.fewest}")
         while not width and not self._signals:
             time.sleep(0.5)
@@ -194,7 +193,7 @@ class _Launch:
             return []
         if not is_first:
             say(f"starting with {width} of {self._config.workers} workers")
-        return ray_cluster.place(slots, width, pack=bool(self._capacity.gpus))
+        return ray_cluster.place(slots, width)
 
     def _start(self, processes: Sequence[RemoteProcess], attempt: Supervisor) -> None:
         # All actors first: the process that starts first does not wait long for the others.
@@ -215,9 +214,8 @@ class _Launch:
         """Has all processes save if more fit, or if the head is lost: Ray would end them soon."""
         if attempt.lost:
             attempt.limit(_LOST_SECONDS)
-        if self._head_lost is not None or time.monotonic() - self._looked < _LOOK_SECONDS:
+        if self._head_lost is not None:
             return
-        self._looked = time.monotonic()
         try:
             width = self._fitting()[1]
         except HeadLost as error:
@@ -226,7 +224,7 @@ class _Launch:
             attempt.send(signal.SIGTERM)
             attempt.limit(supervisor.GRACE_SECONDS)
             return
-        disturbed = self._widens or self._signals or attempt.lost or attempt.failures()
+        disturbed = self._widens or self._signals or attempt.lost or attempt.failures
         if width > self._width and not disturbed:
             self._widens = True
             say("the cluster has room for more workers; all save and start again")
@@ -249,9 +247,4 @@ class _Launch:
             time.sleep(2)
             return True
         attempt.explain()
-        if code in FINAL or self._restarts == self._config.max_restarts:
-            return False
-        self._restarts += 1
-        again = f"starting all again ({self._restarts} of at most {self._config.max_restarts})"
-        say(f"a worker ended with {code}; {again}")
-        return True
+        return self._restarts.again("worker", code)

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,15 +45,13 @@ class RemoteProcess:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
         self._actor: Any = actor.remote(not capacity.gpus)
+        self._starting: Any = None  # the answer to `start`
         self._code: int | None = None
         self._lines: list[tuple[bool, str]] = []
-        self._answer: Any = None  # of the actor, which is due within `_patience` seconds
-        self._asked, self._patience = 0.0, 0.0
 
     def address(self) -> tuple[str, int]:
         """Waits until the actor has started, and returns its host and a port that is free there."""
-        self._ask(self._actor.address.remote(), _START_SECONDS)
-        return self._get(_START_SECONDS)
+        return self._get(self._actor.address.remote(), _START_SECONDS)
 
     def start(self, arguments: Sequence[str], log: pathlib.Path | None = None) -> None:
         """Starts Python in the folder of this process once the actor has started; does not wait.
@@ -67,23 +64,21 @@ class RemoteProcess:
         forwarded = {
             name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)
         }
-        answer = self._actor.start.remote([*arguments], forwarded, os.getcwd(), log)
-        self._ask(answer, _START_SECONDS)
+        self._starting = self._actor.start.remote([*arguments], forwarded, os.getcwd(), log)
 
     def poll(self) -> int | None:
-        """Returns the exit code, negative for a signal, None while it runs; does not wait.
+        """Returns the exit code, negative for a signal, None while it runs.
 
         Raises:
             ConfigError: if the node does not see the folder of this process.
             NodeLost: if the node has died or does not answer.
         """
-        if self._code is None and self._answer is None:
-            self._ask(self._actor.look.remote(), SILENCE_SECONDS)
-        if self._answer is not None:
-            is_due = time.monotonic() - self._asked > self._patience
-            if is_due or self._ray.wait([self._answer], timeout=0)[0]:
-                lines, self._code = self._get(1.0)
-                self._lines += lines
+        if self._starting is not None:
+            self._get(self._starting, _START_SECONDS)
+            self._starting = None
+        if self._code is None:
+            lines, self._code = self._get(self._actor.look.remote(), SILENCE_SECONDS)
+            self._lines += lines
         return self._code
 
     def lines(self) -> list[tuple[bool, str]]:
@@ -98,23 +93,17 @@ class RemoteProcess:
         """Ends the actor, whose process gets a SIGTERM if it still runs."""
         self._ray.kill(self._actor)
 
-    def _ask(self, answer: Any, patience: float) -> None:
-        self._answer = answer
-        self._asked, self._patience = time.monotonic(), patience
-
-    def _get(self, seconds: float) -> Any:
-        """Returns the answer of the actor, and waits no longer than this for it."""
+    def _get(self, answer: Any, seconds: float) -> Any:
+        """Returns an answer of the actor, and waits no longer than this for it."""
         exceptions = self._ray.exceptions
         try:
-            return self._ray.get(self._answer, timeout=seconds)
+            return self._ray.get(answer, timeout=seconds)
         except exceptions.GetTimeoutError as error:
-            raise NodeLost(f"has not answered for {self._patience:g} s") from error
+            raise NodeLost(f"has not answered for {seconds:g} s") from error
         except exceptions.RayTaskError as error:
             raise error.cause from None
         except (exceptions.RayActorError, exceptions.ActorUnschedulableError) as error:
             raise NodeLost("has died") from error
-        finally:
-            self._answer = None
 
 
 class ProcessActor:
@@ -139,7 +128,7 @@ class ProcessActor:
         environment: Mapping[str, str],
         folder: str,
         log: pathlib.Path | None,
-    ) -> tuple[list[tuple[bool, str]], int | None]:
+    ) -> None:
         variables = {"JAX_PLATFORMS": "cpu"} if self._on_cpu else {}
         variables |= environment
         try:
@@ -148,7 +137,6 @@ class ProcessActor:
             remedy = "all nodes must see this folder and the data"
             problem = f"{error.filename or folder}: {error.strerror} on node {self.address()[0]}"
             raise ConfigError("", "", f"{problem}; {remedy}") from error
-        return self.look()
 
     def look(self) -> tuple[list[tuple[bool, str]], int | None]:
         """Returns the lines printed since the last call, and the exit code, None while it runs."""

@@ -1,15 +1,13 @@
-"""Writes and submits the batch script with which Slurm runs a training command, also again after a
-requeue.
+"""Writes the batch script with which Slurm runs a training command, also again after a requeue.
 
 The script starts one task per GPU with srun. In each task, JAX finds the others from Slurm's
 variables and takes the GPU of its own number (SLURM_LOCALID). All tasks of a node must therefore
-see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times and names.
+see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times, and its own
+options, such as --partition, replace those of the script.
 """
 
 import dataclasses
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -73,24 +71,6 @@ class SlurmConfig(Settings):
         "enough for a step and a checkpoint, and well below --time",
         POSITIVE,
     )
-    partition: str | None = setting(
-        None,
-        "partition to run in (default: the cluster's)",
-        metavar="NAME",
-    )
-    account: str | None = setting(
-        None,
-        "account to charge (default: your own)",
-        metavar="NAME",
-    )
-    job_name: str = setting(
-        "jaxdp",
-        "name of the job and of its log, NAME-JOBID.out",
-    )
-    submit: bool = setting(
-        False,
-        "hand the script to sbatch instead of printing it",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,26 +83,19 @@ class SlurmConfig(Settings):
 
 
 def launch(flags: Sequence[str], config: SlurmConfig, train: TrainConfig) -> int:
-    """Prints the batch script that runs `jaxdp.train` with these flags, or submits it.
-
-    Raises:
-        ConfigError: if it is to be submitted and there is no sbatch, or sbatch refuses.
-    """
-    text = _script(config, flags)
-    print(_submit(text) if config.submit else text, end="")
+    """Prints the batch script that runs `jaxdp.train` with these flags."""
+    print(_script(config, flags), end="")
     return 0
 
 
 def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
     directives = {
-        "job-name": config.job_name,
+        "job-name": "jaxdp",
         "nodes": config.nodes,
         "ntasks-per-node": config.gpus_per_node or config.tasks_per_node or 1,
         "gpus-per-node": config.gpus_per_node or None,
         "cpus-per-task": config.cpus_per_task,
         "time": config.time,
-        "partition": config.partition,
-        "account": config.account,
         "output": "%x-%j.out",
         "open-mode": "append",  # a requeued job writes to the same file
         # Without "B:" it goes to the tasks, not to this shell.
@@ -139,16 +112,3 @@ def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
         srun_flags=f" --cpus-per-task={config.cpus_per_task}" if config.cpus_per_task else "",
         command=shlex.join([sys.executable, "-m", "jaxdp.train", *flags]),
     )
-
-
-def _submit(text: str) -> str:
-    """Passes a script to sbatch and returns its answer."""
-    if shutil.which("sbatch") is None:
-        remedy = "leave --submit out, and run sbatch on the printed script on the cluster"
-        raise ConfigError("submit", "", f"there is no sbatch here; {remedy}")
-    answer = subprocess.run(["sbatch"], input=text, capture_output=True, text=True)
-    if answer.returncode:
-        reason = "; ".join(answer.stderr.split("\n")).strip("; ")
-        reason = reason or f"exit code {answer.returncode}"
-        raise ConfigError("submit", "", f"sbatch refuses: {reason}")
-    return answer.stdout

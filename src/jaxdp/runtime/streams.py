@@ -3,13 +3,11 @@
 import contextlib
 import io
 import os
+import re
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
-
-
-class OutputError(Exception):
-    """Standard output cannot be written, which the system's error does not say."""
 
 
 class BestEffortStream:
@@ -19,48 +17,16 @@ class BestEffortStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with self._guarded():
+        with contextlib.suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._guarded():
+        with contextlib.suppress(OSError):
             self._stream.flush()
-
-    def _guarded(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.suppress(OSError)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class StandardOutput(BestEffortStream):
-    """A text stream that raises OutputError instead of OSError, except for a closed pipe."""
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"standard output cannot be written: {reason}") from error
-
-
-@contextlib.contextmanager
-def standard_output() -> Iterator[None]:
-    """Inside the block sys.stdout is a StandardOutput.
-
-    A stream that replaces it meanwhile stays, as capturing native output does.
-    """
-    own: Any = StandardOutput(sys.stdout)
-    before, sys.stdout = sys.stdout, own
-    try:
-        yield
-    finally:
-        if sys.stdout is own:
-            sys.stdout = before
 
 
 def complete() -> None:
@@ -79,7 +45,56 @@ def complete() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def give_up() -> None:
-    """Discards the rest of standard output, which Python would write again at exit."""
-    with contextlib.suppress(OSError, ValueError):
+def flush() -> None:
+    """Writes what is left of standard output; names it in the error, as the system does not."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"standard output cannot be written: {error.strerror}") from error
+
+
+def finish() -> None:
+    """Discards what standard output cannot take, which Python would write again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def keep_libraries_out() -> None:
+    """Sends what libraries print on standard output, such as Gloo, to standard error."""
+    if sys.stdout is sys.__stdout__:
+        sys.stdout.flush()
+        own = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+        os.dup2(2, 1)
+        sys.stdout = own
+
+
+@contextlib.contextmanager
+def without(noise: re.Pattern[str]) -> Iterator[None]:
+    """Leaves out the lines on standard error that match, while the block runs."""
+    sys.stderr.flush()
+    before, (reading, writing) = os.dup(2), os.pipe()
+
+    def forward() -> None:
+        with (
+            open(reading, errors="replace") as lines,
+            open(before, "w", buffering=1, closefd=False) as errors,
+        ):
+            for line in lines:
+                if noise.match(line) is None:
+                    errors.write(line)
+
+    thread = threading.Thread(target=forward, daemon=True)
+    thread.start()
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)  # closes the last end that is written to: the thread ends
+        thread.join()
+        os.close(before)

@@ -3,17 +3,12 @@
 A process runs on this machine or on a node of a Ray cluster; both have the same methods.
 """
 
-import contextlib
-import dataclasses
-import itertools
-import pathlib
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAGE_ERROR
-from jaxdp.rundir.write import no_link
 from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.ray_process import NodeLost, RemoteProcess
 from jaxdp.runtime.streams import BestEffortStream
@@ -24,65 +19,8 @@ GRACE_SECONDS = 15.0
 # The same command would end with these codes again, and each process has said why.
 FINAL = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
 _POLL_SECONDS = 0.05
-_ERROR = "jaxdp.train: error: "
 
 Process = LocalProcess | RemoteProcess
-
-
-@dataclasses.dataclass
-class _Member:
-    """One of the processes, and how it has ended.
-
-    Attributes:
-        log: the file to which its lines are appended.
-        code: its exit code, None while it runs.
-        ended: when, by the monotonic clock.
-        reason: its error in one line, or else the last line on its standard error; empty if that is
-            a terminal.
-        killed: whether the supervisor has killed it.
-    """
-
-    process: Process
-    name: str
-    log: pathlib.Path | None
-    code: int | None = None
-    ended: float = 0.0
-    reason: str = ""
-    killed: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.process.where})"
-
-    @property
-    def failed(self) -> bool:
-        return self.code not in (None, 0, EXIT_STOPPED)
-
-    def outcome(self) -> str:
-        """Returns how it has ended, in words."""
-        if self.killed:
-            return "did not end by itself and was killed by jaxdp.launch"
-        if self.code is not None and self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
-        outcomes = {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}
-        return outcomes.get(self.code or 0, f"ended with exit code {self.code}")
-
-    def exit_reason(self) -> str:
-        """Returns its reason and its log, as far as there are any."""
-        reason = f": {self.reason.removeprefix(_ERROR)}" if self.reason else ""
-        return reason + (f" ({self.log})" if self.log else "")
-
-    def show(self, index: int) -> None:
-        """Prints the lines of the process, and appends them to its log."""
-        for is_error, line in self.process.lines():
-            prefix = f"[{index}] " if is_error or index else ""  # bare: the result of the run
-            stream = BestEffortStream(sys.stderr) if is_error else sys.stdout
-            print(f"{prefix}{line}", end="", file=stream, flush=True)
-            if self.log is not None:
-                # A full disk, for example, must not end the run.
-                with contextlib.suppress(OSError), open(self.log, "ab", opener=no_link) as file:
-                    file.write(line.encode(errors="backslashreplace"))
-            if is_error and line.strip() and (_ERROR in line or _ERROR not in self.reason):
-                self.reason = line.strip()
 
 
 class Supervisor:
@@ -92,29 +30,19 @@ class Supervisor:
         processes: in the order of their numbers.
         kind: what messages call each.
         grace_seconds: for the others after one has failed; then they are killed.
-        logs: a file for each process, to which its lines are appended.
 
     Attributes:
         lost: the processes that could not be reached any more.
-        locked: whether another process writes the folder of the run.
+        failures: the processes that ended with an error, the first one first, with their codes.
     """
 
-    def __init__(
-        self,
-        processes: Sequence[Process],
-        kind: str,
-        grace_seconds: float,
-        logs: Sequence[pathlib.Path] = (),
-    ) -> None:
-        self._members = [
-            _Member(process, f"{kind} {index}", log)
-            for index, (process, log) in enumerate(itertools.zip_longest(processes, logs))
-        ]
-        self._running = dict(enumerate(self._members))
+    def __init__(self, processes: Sequence[Process], kind: str, grace_seconds: float) -> None:
+        self._kind = kind
+        self._running = dict(enumerate(processes))
         self._grace_seconds, self._deadline = grace_seconds, float("inf")
-        self._sent = 0  # signals
+        self._codes: list[int] = []
         self.lost: list[Process] = []
-        self.locked = False
+        self.failures: list[tuple[str, int]] = []
 
     def wait(
         self, signals: Sequence[int], watch: "Callable[[Supervisor], None] | None" = None
@@ -129,48 +57,64 @@ class Supervisor:
             0 if all ended well, otherwise the code of the first one that did not; 128 + N if signal
             N ended it.
         """
+        sent = 0
         while self._running:
             time.sleep(_POLL_SECONDS)
             for index in [*self._running]:
                 self._poll(index)
-            for number in signals[self._sent :]:
+            for number in signals[sent:]:
                 self.send(number)
-                self._sent += 1
+                sent += 1
             if watch is not None:
                 watch(self)
-            if time.monotonic() > self._deadline:
-                for member in self._running.values():
-                    member.killed = True
-                self.send(signal.SIGKILL)
-        codes = [each.code for each in self._members if each.code is not None]
-        self.locked = EXIT_LOCKED in codes
+            if self._running and time.monotonic() > self._deadline:
+                self._kill()
         if self.locked:  # the others end with 1, maybe before the one that found the lock
             return EXIT_USAGE_ERROR
-        failed = [each.code for each in self.failures() if each.code is not None]
-        code = failed[0] if failed else max(codes, default=0) or int(bool(self.lost))
-        return code if code >= 0 else 128 - code
+        if self.failures:
+            code = self.failures[0][1]
+            return code if code >= 0 else 128 - code
+        return max(self._codes, default=0) or int(bool(self.lost))
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process writes the folder of the run."""
+        return EXIT_LOCKED in self._codes
+
+    def _name(self, index: int, process: Process) -> str:
+        return f"{self._kind} {index} ({process.where})"
 
     def _poll(self, index: int) -> None:
-        member = self._running[index]
+        process = self._running[index]
         try:
-            member.code = member.process.poll()
+            code = process.poll()
         except NodeLost as loss:
             self.lose(index, loss)
             return
-        member.show(index)
-        if member.code is not None:
-            member.ended = time.monotonic()
+        for is_error, line in process.lines():
+            prefix = f"[{index}] " if is_error or index else ""  # bare: the result of the run
+            stream = BestEffortStream(sys.stderr) if is_error else sys.stdout
+            print(f"{prefix}{line}", end="", file=stream, flush=True)
+        if code is not None:
+            self._codes.append(code)
             del self._running[index]
-            member.process.close()
-            if member.failed:
+            process.close()
+            if code not in (0, EXIT_STOPPED):
+                self.failures.append((self._name(index, process), code))
                 self.limit(self._grace_seconds)
+
+    def _kill(self) -> None:
+        names = " and ".join(self._name(*each) for each in self._running.items())
+        say(f"killing {names}, which did not end")
+        self.send(signal.SIGKILL)
+        self._deadline = float("inf")
 
     def lose(self, index: int, loss: NodeLost) -> None:
         """Gives up a process that cannot be reached."""
-        member = self._running.pop(index)
-        self.lost.append(member.process)
-        say(f"{member.process.where} of {member.name} {loss}")
-        member.process.close()
+        process = self._running.pop(index)
+        self.lost.append(process)
+        say(f"{process.where} of {self._kind} {index} {loss}")
+        process.close()
 
     def limit(self, seconds: float) -> None:
         """Kills all processes that have not ended after this many seconds."""
@@ -178,34 +122,43 @@ class Supervisor:
 
     def send(self, number: int) -> None:
         """Sends a signal to all processes that run."""
-        for member in self._running.values():
-            member.process.send_signal(number)
-
-    def failures(self) -> list[_Member]:
-        """Returns the processes that ended with an error, the first one first."""
-        return sorted((each for each in self._members if each.failed), key=lambda each: each.ended)
+        for process in self._running.values():
+            process.send_signal(number)
 
     def explain(self) -> None:
-        """Prints which process ended and why, the first failure first.
-
-        Prints nothing if each process has said so itself.
-        """
-        failures = self.failures()
-        if self.locked or all(each.code in FINAL for each in failures):
+        """Prints which process failed first, unless each process has said why it ended."""
+        if self.locked or all(code in FINAL for _, code in self.failures):
             return
-        first, *others = failures
-        say(f"{first} was the first to fail: it {first.outcome()}{first.exit_reason()}")
-        for each in others:
-            later = f"{each.ended - first.ended:.1f} s later"
-            say(f"{each} {each.outcome()} {later}{each.exit_reason()}")
-        for each in self._members:
-            if each not in failures:
-                say(f"{each} {each.outcome()}")
+        name, code = self.failures[0]
+        what = f"ended with exit code {code}"
+        if code < 0:
+            what = f"was killed by {signal.Signals(-code).name}"
+        say(f"{name} was the first to fail: it {what}")
 
     def close(self) -> None:
         """Frees what the processes hold; those that still run save if they can."""
         while self._running:
-            self._running.popitem()[1].process.close()
+            self._running.popitem()[1].close()
+
+
+class Restarts:
+    """Counts how often all processes are started again after one has failed.
+
+    Args:
+        most: how often at most.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._count, self._most = 0, most
+
+    def again(self, kind: str, code: int) -> bool:
+        """Whether to start all again after an attempt that ended with this code."""
+        if code in FINAL or self._count == self._most:
+            return False
+        self._count += 1
+        again = f"starting all again ({self._count} of at most {self._most})"
+        say(f"a {kind} ended with {code}; {again}")
+        return True
 
 
 def say(message: str) -> None:

@@ -3,8 +3,8 @@ in the order of the slices.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,14 +15,11 @@ from jaxdp.sharding import strategy
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceScheduler
-from jaxdp.workers.servers import ServerLost
 from jaxdp.workers.strategy import OnWorkers
 from jaxdp.workers.worker import Job
 
 # By default: enough for workers of different speed, and few enough that each is worth sending.
 _MOST_SLICES = 16
-
-Found = TypeVar("Found")
 
 
 @strategy.register("exact")
@@ -30,8 +27,7 @@ class Exact(OnWorkers):
     """Adds the gradients of fixed slices in their order, so that who computed them changes no bit,
     and updates once a batch.
 
-    With servers the state comes to this process only to be evaluated or saved. When a server dies,
-    all go back to the state that came here last, and the steps since are done again: the same bits.
+    With servers the state comes to this process only to be evaluated or saved.
     """
 
     name = "exact"
@@ -55,46 +51,12 @@ class Exact(OnWorkers):
     def _reset(self) -> None:
         super()._reset()
         self.scheduler = SliceScheduler(self.work)
-        self._snapshot: tuple[int, Any] = 0, None  # number of steps done, and the state after them
-        self._since: list[int] = []  # the steps after it
 
     def _step(
         self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
-            self._snapshot = batch, None if self.servers.here else self.gather(state)
-            self._since = []
             self._install(state, constants)
-        sums = self._with_servers(lambda: self._round(batch))
-        if self.servers.here:
-            self._state = state = self.servers.collect(state)
-        else:
-            self._since.append(batch)
-        return state, sums
-
-    def _fetch(self, state: TrainState) -> TrainState:
-        whole = self._with_servers(lambda: self.servers.collect(state))
-        self._snapshot = self._snapshot[0] + len(self._since), whole
-        self._since = []
-        return whole
-
-    def _with_servers(self, call: Callable[[], Found]) -> Found:
-        """Returns what a call returns; if a server has died, once all servers are back where they
-        were before it.
-        """
-        try:
-            return call()
-        except ServerLost:
-            step, whole = self._snapshot
-            self.pool.note("server lost", to_step=step)
-            self.servers.restart()
-            self.servers.install(whole, self._rates)
-            for batch in self._since:
-                self._round(batch)
-            return call()
-
-    def _round(self, batch: int) -> dict[str, Any]:
-        """Has workers and servers do the step with a batch, and returns its metric sums."""
         total: Any = None
         for done in self._in_order(batch):
             self.servers.add(done.grads)
@@ -104,7 +66,10 @@ class Exact(OnWorkers):
         *means, sums = total
         batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
         squares = self.servers.mean_squares(self._slices)
-        return self.servers.apply(batch_stats, weight, sums, squares)
+        sums = self.servers.apply(batch_stats, weight, sums, squares)
+        if self.servers.here:
+            self._state = state = self.servers.collect(state)
+        return state, sums
 
     def _in_order(self, batch: int) -> Iterator[Finished]:
         """Has the workers compute all slices of a batch, and yields them in their order."""

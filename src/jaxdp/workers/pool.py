@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from jaxdp.runtime.ray_cluster import Head
-from jaxdp.workers.process import DataLost, launch, results
+from jaxdp.workers.process import launch, results
 from jaxdp.workers.scheduler import SliceId, Work
 from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
 
@@ -21,16 +21,14 @@ class WorkersLost(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """A worker is ready, or ready again."""
+    """A worker is ready."""
 
     worker: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """The slice that a worker was computing is lost: the worker's process or machine has died, or
-    the server whose parameters it was about to read.
-    """
+    """A worker's process or machine has died, and the slice that it was computing is lost."""
 
     worker: int
     slice_id: SliceId | None
@@ -59,12 +57,6 @@ class _Member:
     joined: bool = False
     idle_since: float = 0.0
     version: int = -1  # of the parameters that it has
-
-    def rest(self) -> None:
-        """Makes it idle."""
-        self.idle_since = time.monotonic()
-        self.refs = []
-        self.slice_id = None
 
 
 class Pool:
@@ -175,30 +167,27 @@ class Pool:
         news: list[Joined | Lost | Finished] = []
         for ref in done:
             try:
-                news += self._read(calls[ref])
+                news.append(self._read(calls[ref]))
             except self._ray.exceptions.RayError as error:
                 news.append(self._lost(calls[ref], error))
         return news
 
-    def _read(self, worker: int) -> list[Joined | Lost | Finished]:
+    def _read(self, worker: int) -> Joined | Finished:
         """Returns what the call of a worker has brought."""
         member = self._members[worker]
         slice_id, refs = member.slice_id, member.refs
-        try:
-            fetched = results(self._ray, refs if self._fetches else refs[:1])
-        except DataLost:
-            member.rest()
-            return [Lost(worker, slice_id), Joined(worker)]
-        member.rest()
+        fetched = results(self._ray, refs if self._fetches else refs[:1])
+        member.idle_since = time.monotonic()
+        member.refs = []
         if slice_id is None:
             member.joined = True
             self.note("worker joined", worker=member.place, **fetched[0])
-            return [Joined(worker)]
+            return Joined(worker)
         result, *grads = fetched + refs[len(fetched) :]
         self._losses = 0
         self._work.slices[member.place] += 1
         self._work.moved_bytes += result.bytes
-        return [Finished(worker, slice_id, result, grads)]
+        return Finished(worker, slice_id, result, grads)
 
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)

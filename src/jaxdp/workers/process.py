@@ -21,15 +21,18 @@ def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any)
     return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
 
 
-class DataLost(OSError):
-    """A process has died that had the data which a call was to read."""
+class ServerLost(OSError):
+    """A parameter server has died, and its share of the state with it."""
+
+    def __init__(self) -> None:
+        super().__init__("a parameter server has died")
 
 
 def results(ray: Any, refs: list[Any]) -> list[Any]:
     """Returns what calls of processes return.
 
     Raises:
-        DataLost: as above.
+        ServerLost: if a call was to read what a server had, which has died.
         ray.exceptions.RayError: if a process that was called has died.
         Exception: that a call raised.
     """
@@ -37,7 +40,7 @@ def results(ray: Any, refs: list[Any]) -> list[Any]:
         return ray.get(refs)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ray.exceptions.RayError):
-            raise DataLost("data of another process are lost") from error
+            raise ServerLost from error
         raise error.cause from error
 
 
@@ -71,6 +74,3 @@ class Process:
     def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the object."""
         return getattr(self._object, method)(*arguments)
-
-    def check(self) -> None:
-        """Answers, which shows that the process lives."""

@@ -66,10 +66,9 @@ class SliceScheduler:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self._round, self._left = -1, 0
-        self._waiting: list[int] = []  # a heap of slices that no worker computes
-        self._holders: dict[int, list[int]] = {}  # workers that compute a slice of this round
-        self._done: set[int] = set()
+        self._round = -1
+        self._open: set[int] = set()  # slices of this round that are not done
+        self._waiting: list[int] = []  # a heap of open slices that no worker computes
         self._computing: dict[int, SliceId] = {}  # what each busy worker computes
         self._idle: set[int] = set()
         self._used: set[int] = set()  # workers that have had a slice of this round
@@ -94,23 +93,22 @@ class SliceScheduler:
         slice_id = self._computing.pop(worker, None)
         self._idle.discard(worker)
         self._pace[worker], self._begun[worker] = np.inf, np.nan
-        holders = self._holders.get(slice_id.slice) if slice_id is not None else None
-        if slice_id is None or slice_id.round != self._round or holders is None:
-            return
-        holders.remove(worker)
-        if not holders:
-            del self._holders[slice_id.slice]
+        is_open = slice_id is not None and self._is_open(slice_id)
+        if is_open and slice_id not in self._computing.values():
             heapq.heappush(self._waiting, slice_id.slice)
             self.work.recomputed += 1
+
+    def _is_open(self, slice_id: SliceId) -> bool:
+        return slice_id.round == self._round and slice_id.slice in self._open
 
     def begin(self, slices: int) -> None:
         """Begins the next round, which has so many slices, and gives up one that is not done."""
         for worker in self._idle - self._used:
             self._pace[worker] *= _FORGETS
         self._used = set(self._computing)
-        self._round, self._left = self._round + 1, slices
+        self._round += 1
         self._waiting = list(range(slices))
-        self._holders, self._done = {}, set()
+        self._open = set(self._waiting)
 
     def finished(self, worker: int, slice_id: SliceId, now: float) -> bool:
         """Records a result, and returns whether it is the first of its slice, and to be used."""
@@ -122,15 +120,13 @@ class SliceScheduler:
             self._begun[worker] = np.nan
             del self._computing[worker]
             self._idle.add(worker)
-        if slice_id.round != self._round or slice_id.slice in self._done:
+        if not self._is_open(slice_id):
             self.work.dropped += 1
             return False
-        self._done.add(slice_id.slice)
-        # Its worker had been given up, and no other one has it yet.
-        if self._holders.pop(slice_id.slice, None) is None:
+        self._open.remove(slice_id.slice)
+        if slice_id.slice in self._waiting:  # its worker had been given up
             self._waiting.remove(slice_id.slice)
             heapq.heapify(self._waiting)
-        self._left -= 1
         return True
 
     def assign(self, now: float) -> list[tuple[int, SliceId]]:
@@ -138,7 +134,7 @@ class SliceScheduler:
         none either.
         """
         assigned = list[tuple[int, SliceId]]()
-        if not self._left or not self._idle:
+        if not self._open or not self._idle:
             return assigned
         measured = self._pace[np.isfinite(self._pace)]
         typical = np.median(measured) if len(measured) else 0.0
@@ -151,7 +147,6 @@ class SliceScheduler:
             self._computing[worker], self._begun[worker] = slice_id, now
             self._idle.remove(worker)
             self._used.add(worker)
-            self._holders.setdefault(number, []).append(worker)
             assigned.append((worker, slice_id))
         return assigned
 
@@ -164,13 +159,15 @@ class SliceScheduler:
             done = np.floor(np.divide(times, paces, out=np.zeros_like(times), where=usable))
             is_needed = done.sum() - done[worker] < len(self._waiting)
             return heapq.heappop(self._waiting) if is_needed else None
-        late = None
-        for number, holders in self._holders.items():
-            expected = max(free_at[holder] for holder in holders)
-            if len(holders) < _COPIES and expected > end:
-                end, late = expected, number
-        if late is not None:
-            self.work.recomputed += 1
+        ends: dict[int, list[float]] = {}
+        for holder, slice_id in self._computing.items():
+            if self._is_open(slice_id):
+                ends.setdefault(slice_id.slice, []).append(free_at[holder])
+        expected = {number: max(each) for number, each in ends.items() if len(each) < _COPIES}
+        late = max(expected, key=lambda number: expected[number], default=None)
+        if late is None or expected[late] <= end:
+            return None
+        self.work.recomputed += 1
         return late
 
     def _free_at(self, paces: np.ndarray, now: float) -> np.ndarray:

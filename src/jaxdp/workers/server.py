@@ -65,7 +65,7 @@ class Server:
         return float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(self._added)))
 
     def apply(
-        self, batch_stats: Any, weight: Any, sums: dict[str, Any], scale: float, factor: float
+        self, batch_stats: Any, weight: Any, sums: dict[str, Any], factor: float
     ) -> dict[str, Any]:
         """Applies the gradients that were added, and returns the metric sums.
 
@@ -74,7 +74,6 @@ class Server:
                 have changed them since it got them, which its own statistics would undo.
             weight: mean weight of the examples.
             sums: metric sums.
-            scale: by which the gradient is multiplied, to clip its norm over all servers.
             factor: by which the learning rate is multiplied.
         """
         grads, self._added = self._added, None
@@ -84,8 +83,6 @@ class Server:
             batch_stats = held
         elif self._adds_deltas:
             batch_stats = jax.tree.map(np.add, held, batch_stats)
-        if scale != 1:
-            grads = jax.tree.map(lambda leaf: leaf * np.float32(scale), grads)
         means = shares.join(self._params, [grads]), batch_stats, weight
         rates = self._rates * np.float32(factor)
         self.state, sums = self._update(self.state, means, sums, rates)

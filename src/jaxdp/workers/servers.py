@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,24 +12,17 @@ import optax
 from flax import nnx
 
 from jaxdp.data.augment import Preprocess
-from jaxdp.runtime import ray_cluster
-from jaxdp.step import optim
 from jaxdp.step.state import TrainState
 from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
-from jaxdp.workers.process import DataLost, launch, results
+from jaxdp.workers.process import ServerLost, launch, results
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import WorkerSpec
 
 _UNCONFIRMED = 8  # calls that servers may be behind
 _TINY = float(np.finfo(np.float32).tiny)  # instead of the weight of a batch without examples
 _SERVER = "jaxdp.workers.server:Server"
-_NEVER = 1e30  # a norm that nothing is clipped to
-
-
-class ServerLost(OSError):
-    """A parameter server has died, and its share of the state with it."""
 
 
 class ServerGroup:
@@ -51,38 +42,17 @@ class ServerGroup:
         self._ray = ray
         self._count = count
         self._owners, self._adds_deltas = spec.owners, spec.returns_deltas
-        self._precision = setup.config.precision
         self.here = count == 0
-        self._optimizer = setup.recipe.optimizer(setup.schedule)
-        config, recipe = setup.config, setup.recipe
-        # None of several servers sees the whole gradient, so that its norm is clipped before.
-        self._clip_norm = config.clip_norm if count > 1 else None
-        if self._clip_norm is not None:
-            # Not None: the optimizer's state is to have the same form.
-            never = config.replace(clip_norm=_NEVER)
-            optimizer = functools.partial(optim.create_optimizer, never)
-            recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        recipe, self._optimizer = setup.recipe, setup.recipe.optimizer(setup.schedule)
         # Servers compute no losses, and import no plugins, which may have the task.
         recipe = dataclasses.replace(recipe, task=Classification(1), preprocess=Preprocess((), ()))
         self._recipe = recipe if self.here else ray.put(recipe)
         self._own = Server()
         self._actors = list[Any]()
         self._unconfirmed: collections.deque[list[Any]] = collections.deque()
-        self.restart()
-
-    def restart(self) -> None:
-        """Replaces all processes; `install` gives them a state."""
-        self.close()
-        self._unconfirmed.clear()
-        # One after the other where workers are: Ray might start all of them on the machine of the
-        # command, behind one network link.
-        affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        nodes = [
-            affinity(node.id, soft=True) for node in ray_cluster.nodes() if node.alive and node.cpus
-        ]
-        for _, node in zip(range(self._count), itertools.cycle(nodes or ["DEFAULT"]), strict=False):
+        for _ in range(count):
             actor, started = launch(
-                self._ray, _SERVER, self._precision, num_cpus=0, scheduling_strategy=node
+                ray, _SERVER, setup.config.precision, num_cpus=0, scheduling_strategy="SPREAD"
             )
             self._actors.append(actor)
             self._unconfirmed.append([started])
@@ -159,10 +129,8 @@ class ServerGroup:
             factor: by which the learning rate is multiplied.
         """
         norm = math.sqrt(squares) / max(float(weight), _TINY)
-        most = self._clip_norm
-        scale = most / norm if most is not None and norm > most else 1.0
         inside = sums if self.here else {}
-        calls = self._call("apply", batch_stats, weight, inside, scale, factor)
+        calls = self._call("apply", batch_stats, weight, inside, factor)
         if self.here:
             return calls[0]
         self._send(calls)
@@ -178,10 +146,6 @@ class ServerGroup:
             return self._own.state
         self._confirm(0)
         return shares.join(shares.structure(state), self._get(self._call("collect")))
-
-    def check(self) -> None:
-        """Raises ServerLost if a server has died."""
-        self._get([actor.check.remote() for actor in self._actors])
 
     def close(self) -> None:
         """Ends all processes."""
@@ -221,5 +185,5 @@ class ServerGroup:
             return calls
         try:
             return results(self._ray, calls)
-        except (DataLost, self._ray.exceptions.RayError) as error:
-            raise ServerLost("a parameter server has died") from error
+        except self._ray.exceptions.RayError as error:
+            raise ServerLost from error

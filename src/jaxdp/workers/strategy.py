@@ -35,6 +35,7 @@ _NOT_WITH_SERVERS = (
     ),
     ("on_divergence", "skip", "no server can tell whether to skip an update; use stop"),
 )
+_CLIPPED = "takes the norm of the whole gradient, which servers divide; use one server"
 
 
 class OnWorkers(Single):
@@ -86,6 +87,8 @@ class OnWorkers(Single):
             for name, value, remedy in _NOT_WITH_SERVERS:
                 if values[name] == value:
                     raise ConfigError(name, value, remedy)
+            if servers > 1 and config.clip_norm is not None:
+                raise ConfigError("clip_norm", config.clip_norm, _CLIPPED)
         mode = config.batch_norm
         has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
         if has_statistics and mode is not None and mode.kind not in self.batch_norms:
@@ -179,20 +182,13 @@ class OnWorkers(Single):
 
     def fetch_state(self, state: TrainState) -> TrainState:
         if state is self._state and not self.servers.here:
-            self._state = state = self.restore(self._fetch(state))
+            self._state = state = self.restore(self.servers.collect(state))
         return state
-
-    def _fetch(self, state: TrainState) -> TrainState:
-        """Returns the state after all updates so far, on the host."""
-        return self.servers.collect(state)
 
     def _listen(self) -> None:
         """Waits a moment for news of the workers, and notes them."""
-        news = self.pool.poll()
-        for each in news:
-            self._note(each)
-        if any(isinstance(each, Lost) for each in news):  # perhaps a server with it
-            self.servers.check()
+        for news in self.pool.poll():
+            self._note(news)
 
     @abc.abstractmethod
     def _note(self, news: Joined | Lost | Finished) -> None:
