@@ -139,16 +139,6 @@ def test_a_killed_process_is_started_again_with_all_others(
     record_fault(name, 1, "all started again; complete")
 
 
-def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(launcher_lib, "_run", lambda *given: waited.append(given[-1]) or 0)
-    for flags in ([], ["--heartbeat-timeout", "100"]):
-        assert launch.main(["-n", "2", "--", "train", *flags]) == 0
-    assert waited == [30 + supervisor.GRACE_SECONDS, 100 + supervisor.GRACE_SECONDS]
-
-
 # Instead of jaxdp.train: how its processes may end.
 STAND_IN = """
 import os, signal, sys, time

@@ -34,16 +34,16 @@ def test_a_cpu_with_glibc_asks_for_them(asked: pathlib.Path) -> None:
     assert large_pages.variables() == LARGE
 
 
-@pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "MALLOC_ARENA_MAX"])
-def test_a_user_who_has_settled_malloc_is_left_alone(
-    asked: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    "variables",
+    [{"GLIBC_TUNABLES": "1"}, {"MALLOC_ARENA_MAX": "1"}, {"JAX_PLATFORMS": "cuda"}],
+    ids=str,
+)
+def test_an_accelerator_and_a_user_who_has_settled_malloc_get_none(
+    asked: pathlib.Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    monkeypatch.setenv(name, "1")
-    assert large_pages.variables() == {}
-
-
-def test_an_accelerator_needs_none(asked: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     assert large_pages.variables() == {}
 
 

@@ -41,7 +41,6 @@ class EqualShares(SliceScheduler):
                 self._waiting.remove(slice_id.slice)
                 self._idle.remove(worker)
                 self._computing[worker], self._begun[worker] = slice_id, now
-                self._holders[slice_id.slice] = [worker]
                 found.append((worker, slice_id))
         return found
 

@@ -2,33 +2,19 @@
 others: Slurm, Open MPI, Kubernetes or a TPU pod.
 """
 
-import importlib.util
 import os
-
-from jaxdp.config import ProcessConfig
-from jaxdp.registry import ConfigError
 
 ALTERNATIVES = "give --coordinator, --num-processes and --process-id, or --distributed off"
 
 
-def detect(config: ProcessConfig) -> str | None:
-    """Returns what started this process as one of several, if JAX can detect the others by itself.
-
-    Raises:
-        ConfigError: if JAX lacks what it needs for it.
-    """
+def detect() -> str | None:
+    """Returns what started this process as one of several, if JAX can detect the others."""
     environment = os.environ
     if "SLURM_STEP_NODELIST" in environment and _is_several("SLURM_NTASKS"):
         return "a Slurm step"
     if _is_several("OMPI_COMM_WORLD_SIZE"):
         return "an Open MPI job"
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        if importlib.util.find_spec("kubernetes") is None:
-            remedy = (
-                "a Kubernetes indexed job was detected, but the package kubernetes is not"
-                " installed; install it, or"
-            )
-            raise ConfigError("distributed", config.distributed, f"{remedy} {ALTERNATIVES}")
         return "a Kubernetes indexed job"
     return "a TPU pod" if "," in environment.get("TPU_WORKER_HOSTNAMES", "") else None
 

@@ -203,20 +203,8 @@ def select_devices(count: int | None) -> list:
 
     available = jax.local_devices()
     if count is not None and count > len(available):
-        hint = (
-            "unset that flag in XLA_FLAGS"
-            if _HOST_DEVICES_FLAG in xla_flags()
-            else "set XLA_FLAGS before JAX starts"
-        )
-        remedy = (
-            f"there are {len(available)} {available[0].platform} devices; use at most"
-            f" {len(available)}"
-        )
-        raise ConfigError(
-            "devices",
-            count,
-            remedy + (f", or {hint} to simulate more" if available[0].platform == "cpu" else ""),
-        )
+        found = f"there are {len(available)} {available[0].platform} devices"
+        raise ConfigError("devices", count, f"{found}; use at most {len(available)}")
     return available[:count]
 
 

@@ -114,7 +114,7 @@ def _connect(config: ProcessConfig) -> Group:
         if 0 < len(missing) < len(_EXPLICIT):
             remedy = "is missing; give --coordinator, --num-processes and --process-id together"
             raise ConfigError(missing[0], "", remedy)
-        cluster = clusters.detect(config) if missing else None
+        cluster = clusters.detect() if missing else None
         if config.num_processes == 1 or (config.distributed == "auto" and missing and not cluster):
             return Group()
         if missing and not cluster:

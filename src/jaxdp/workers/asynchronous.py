@@ -7,7 +7,6 @@ mixture of versions.
 """
 
 import collections
-import heapq
 from typing import Any
 
 from jaxdp.sharding import strategy
@@ -64,7 +63,7 @@ class Asynchronous(OnWorkers):
         self._finished.clear()
         self._bound = StalenessBound(self._limit)
         self._round += 1
-        self._next, self._again = batch, list[int]()  # a heap of batches whose workers were lost
+        self._next, self._again = batch, set[int]()  # batches whose workers were lost
         self._parts: tuple[Any, ...] | None = None
 
     def _give(self) -> None:
@@ -74,7 +73,8 @@ class Asynchronous(OnWorkers):
                 return
             if self._parts is None:
                 self._parts, self._version = self.servers.pull(), self._version + 1
-            batch = heapq.heappop(self._again) if self._again else self._next
+            batch = min(self._again, default=self._next)
+            self._again.discard(batch)
             self._next += batch == self._next
             self._bound.pull(worker)
             self._idle.remove(worker)
@@ -89,7 +89,7 @@ class Asynchronous(OnWorkers):
                 self._idle.discard(worker)
                 self._bound.leave(worker)
                 if slice_id is not None and slice_id.round == self._round:
-                    heapq.heappush(self._again, slice_id.slice)
+                    self._again.add(slice_id.slice)
                     self.work.recomputed += 1
             case Finished(worker, slice_id) if slice_id.round == self._round:
                 self._finished.append(news)
