@@ -29,7 +29,7 @@ from jaxdp.config import (
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime import ray_cluster
+from jaxdp.runtime import ray_connection
 from jaxdp.sweep_grid import Grid, Trial
 from jaxdp.sweep_runs import LocalRunner, RayRunner, Sweep, say
 from jaxdp.sweep_search import Search
@@ -127,7 +127,7 @@ def _main(argv: Sequence[str]) -> int:
             say(f"{done} of {len(plan.trials)} runs in {folder} are finished")
     changed = _changed_code(folder, shared.plugins)
     on_ray = config.on == "ray"
-    with ray_cluster.connected(config.address) if on_ray else contextlib.nullcontext():
+    with ray_connection.connected(config.address) if on_ray else contextlib.nullcontext():
         if on_ray:
             runner = RayRunner(config.cpus_per_run, config.gpus_per_run)
         else:

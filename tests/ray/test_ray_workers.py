@@ -27,7 +27,7 @@ def test_a_killed_head(
     seconds = time.monotonic() - began
     assert seconds < 15
     last = (
-        "the head of the cluster has not answered for 8 s; the same command continues after the"
+        "the head of the cluster has not answered for 8 s: start the cluster again; the same command continues after the"
         " last checkpoint"
     )
     assert found.err.splitlines()[-1] == f"jaxdp.train: error: {last}"

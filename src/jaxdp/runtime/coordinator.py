@@ -90,7 +90,7 @@ def _listening_address(config: ProcessConfig, host: str, port: int) -> str | Non
     with contextlib.suppress(socket.gaierror):
         results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for family, *_, target in results:
-        address = target[0]
+        address = str(target[0])
         if is_loopback(address) and host not in (address, "localhost"):
             continue
         try:

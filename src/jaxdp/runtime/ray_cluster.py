@@ -4,9 +4,8 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_connection import HeadLost
 
 # A node that is cut off sends nothing, and Ray takes over a minute to declare it dead. An answer
@@ -28,27 +27,6 @@ class Node:
     def slots(self, cpus: int, gpus: int) -> int:
         """Returns how many processes with this many CPUs and GPUs fit on the node."""
         return int(min(self.cpus // cpus, self.gpus // gpus if gpus else float("inf")))
-
-
-@contextlib.contextmanager
-def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
-    """Connects to a cluster until the block ends.
-
-    Args:
-        address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to
-            start one here.
-        cpus: that a new cluster has at least.
-
-    Raises:
-        ConfigError: if Ray is missing, or the cluster cannot be reached.
-        HeadLost: if the head was lost meanwhile, with what to do about it.
-    """
-    with ray_connection.connected(address, cpus=cpus):
-        try:
-            yield
-        except HeadLost as error:
-            remedy = "start the cluster again, and the same command continues"
-            raise HeadLost(f"{error}; {remedy}") from error
 
 
 def nodes() -> list[Node]:
@@ -92,7 +70,8 @@ class Head:
     def check(self) -> None:
         """Raises HeadLost if the head does not answer."""
         if time.monotonic() - self._answered > SILENCE_SECONDS:
-            raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
+            silence = f"has not answered for {SILENCE_SECONDS:g} s"
+            raise HeadLost(f"the head of the cluster {silence}: start the cluster again")
 
     def close(self) -> None:
         """Stops asking, before the connection ends."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import launcher, ray_cluster, supervisor
+from jaxdp.runtime import launcher, ray_cluster, ray_connection, supervisor
 from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost, Node
 from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
@@ -140,7 +140,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
             number of workers.
     """
     check(config, train)
-    with ray_cluster.connected(config.address, cpus=config.workers * config.cpus_per_worker):
+    with ray_connection.connected(config.address, cpus=config.workers * config.cpus_per_worker):
         return _Launch(flags, config, train).run()
 
 

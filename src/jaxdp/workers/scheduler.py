@@ -93,8 +93,9 @@ class SliceScheduler:
         slice_id = self._computing.pop(worker, None)
         self._idle.discard(worker)
         self._pace[worker], self._begun[worker] = np.inf, np.nan
-        is_open = slice_id is not None and self._is_open(slice_id)
-        if is_open and slice_id not in self._computing.values():
+        if slice_id is None or slice_id in self._computing.values():
+            return
+        if self._is_open(slice_id):
             heapq.heappush(self._waiting, slice_id.slice)
             self.work.recomputed += 1
 
