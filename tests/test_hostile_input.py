@@ -319,10 +319,8 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_standard_output_that_is_closed_or_full() -> None:
     full = shell(f"jaxdp.train {SMALL} --run-dir run > /dev/full")
     assert full.returncode == 1
-    assert (
-        full.stderr.splitlines()[-1]
-        == "jaxdp.train: error: standard output cannot be written: No space left on device"
-    )
+    reason = "standard output cannot be written: No space left on device"
+    assert full.stderr.splitlines()[-1].startswith(f"jaxdp.train: error: {reason}")
     assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "done"
     closed = shell("jaxdp.checkpoints run >&- 2>&- <&-")
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")

@@ -199,8 +199,10 @@ def ending(prog: str) -> Iterator[Ending]:
     streams.complete()
     before, ConfigError.names_flags = ConfigError.names_flags, True
     try:
-        yield end
-        streams.flush()
+        output: Any = streams.StandardOutput(sys.stdout)
+        with contextlib.redirect_stdout(output):
+            yield end
+            sys.stdout.flush()
     except Exit as error:
         end.code = error.code
         print(error, file=sys.stderr)

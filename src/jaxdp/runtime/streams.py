@@ -14,19 +14,35 @@ class BestEffortStream:
     """A text stream that raises no OSError: the output is lost, and the run continues."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
+        with self._guarded():
+            self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
+        with self._guarded():
+            self.stream.flush()
+
+    def _guarded(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.suppress(OSError)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+class StandardOutput(BestEffortStream):
+    """A text stream with an error that names standard output, which the system's does not."""
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def complete() -> None:
@@ -45,16 +61,6 @@ def complete() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def flush() -> None:
-    """Writes what is left of standard output; names it in the error, as the system does not."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(f"standard output cannot be written: {error.strerror}") from error
-
-
 def finish() -> None:
     """Discards what standard output cannot take, which Python would write again at exit."""
     try:
@@ -64,12 +70,13 @@ def finish() -> None:
 
 
 def keep_libraries_out() -> None:
-    """Sends what libraries print on standard output, such as Gloo, to standard error."""
-    if sys.stdout is sys.__stdout__:
+    """In a command, sends what libraries print on standard output, such as Gloo, to standard
+    error.
+    """
+    if isinstance(sys.stdout, StandardOutput):
         sys.stdout.flush()
-        own = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+        sys.stdout.stream = os.fdopen(os.dup(1), "w", errors="backslashreplace")
         os.dup2(2, 1)
-        sys.stdout = own
 
 
 @contextlib.contextmanager
