@@ -23,7 +23,6 @@ _CAPTIONS = {  # of figures of the training rows
     "examples_per_second": "examples per second",
     "input_wait_fraction": "share of time waiting for input",
     "staleness_mean": "staleness of an update, mean",
-    "device_utilization": "device utilization, mean",
     "device_memory_bytes": "device memory, mean, bytes",
     "host_memory_bytes": "host memory, mean, bytes",
 }
