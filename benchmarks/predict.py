@@ -11,7 +11,6 @@ turn in one process, on one device, and are compiled before.
 
 import argparse
 import collections
-import functools
 import pathlib
 import statistics
 import sys
@@ -75,7 +74,7 @@ def main() -> None:
             )
             trainer.fit(steps=1, run_dir=str(folder / row))
             found = measure(
-                Predictor.of_run(folder / row, devices=1), folder / "images", arguments.rounds
+                jaxdp.load(folder / row).predictor(devices=1), folder / "images", arguments.rounds
             )
             bare, answers, whole = (
                 statistics.median(values) for values in zip(*found, strict=True)
@@ -102,7 +101,7 @@ def measure(
     """Returns the images per second of the forward pass, of the answers, and of a whole prediction,
     for each round.
     """
-    pixels = [files.read(each.path, 3)[0] for each in files.find([folder])]
+    pixels = [predictor.read(each.picture)[0] for each in files.find([folder])]
     batches = [np.stack(pixels[start : start + BATCH]) for start in range(0, IMAGES, BATCH)]
 
     def forward() -> None:
@@ -118,7 +117,7 @@ def measure(
         assert len(list(predictor(pixels))) == IMAGES
 
     def predict() -> None:
-        known = files.survey(files.find([folder]), functools.partial(files.read, channels=3), None)
+        known, _ = files.survey(files.find([folder]), predictor.read)
         assert (
             len(list(predictor(each.pixels for each in known if each.pixels is not None))) == IMAGES
         )

@@ -19,11 +19,9 @@ MARKS = {"top": np.s_[2:4, 2:14], "left": np.s_[6:14, 2:4], "corner": np.s_[11:1
 
 @tasks.register("multilabel")
 @dataclasses.dataclass(frozen=True)
-class MultiLabel:
-    num_classes: int
-    class_names: tuple[str, ...]
+class MultiLabel(tasks.Task):
     threshold: float = 0.5  # for --task-kwargs
-    name, kind, target = "multilabel", "classification", "present"
+    name, target = "multilabel", "present"
     best_metric = ("f1", True)
 
     def probabilities(self, outputs):  # what jaxdp.predict writes

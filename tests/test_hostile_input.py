@@ -276,9 +276,8 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     (run,) = pathlib.Path("runs").iterdir()
     assert run.name.startswith("cnn-folder-photos_udcff-")
     of_photos = ["--dataset", "folder:photos", "--split", "all"]
-    assert evaluate.main([str(run), *of_photos, "--per-image", "scores.csv"]) == 0
+    assert evaluate.main([str(run), *of_photos]) == 0
     escaped = r"photos/b\udcff/0\udcfe.png"
-    assert escaped + r",b\udcff," in pathlib.Path("scores.csv").read_text(encoding="utf-8")
     assert predict.main([str(run), odd, "--csv", "classes.csv", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["file"] == escaped
     assert escaped in pathlib.Path("classes.csv").read_text(encoding="utf-8")

@@ -307,15 +307,19 @@ def dataset_for(
 
 
 def test_tasks_and_datasets_find_each_other() -> None:
-    class Like:
+    class Like(tasks.Task):
         kind = "regression"
 
-    class Own:
+    class Own(tasks.Task):
         target = "points"
 
-    tasks.register("like")(Like)  # pyright: ignore[reportArgumentType]
-    tasks.register("own")(Own)  # pyright: ignore[reportArgumentType]
-    tasks.register("plain")(type("Plain", (), {}))  # pyright: ignore[reportArgumentType]
+    tasks.register("like")(Like)
+    tasks.register("own")(Own)
+    tasks.register("plain")(type("Plain", (tasks.Task,), {}))
+    tasks.register("old")(type("Old", (), {}))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="task=old: is no subclass of"):
+        open_data(TrainConfig.of(model="cnn", task="old"))
+    del tasks._tasks._entries["old"]
     sources.register("points")(dataset_for("own", "points", {"points": ((2,), np.float32)}))
     sources.register("labelled")(dataset_for("plain", "labels", {}))
     assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")

@@ -498,7 +498,7 @@ def large_images() -> jaxdp.data.Dataset:
             "batch_norm=global: nnx.BatchNorm normalizes over what one device sees",
         ),
         (
-            lambda: misfit(cnn()).evaluate(split="test"),
+            lambda: misfit(cnn()).fit(steps=1).evaluate(split="test"),
             "split=test: there is no split 'test' in arrays; there are: train, validation",
         ),
     ],

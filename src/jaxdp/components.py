@@ -100,8 +100,7 @@ def _kind_of(objects: Objects) -> Callable[[str], str]:
     task = objects.task
     if task is None:
         return tasks.kind_of
-    kind = task.name if task.name in TARGET_FIELDS else getattr(task, "kind", "classification")
-    return lambda name: kind if name == task.name else tasks.kind_of(name)
+    return lambda name: task.kind if name == task.name else tasks.kind_of(name)
 
 
 def _open_named(config: TrainConfig, served: tuple[str, ...], *, own_task: bool) -> Dataset:
@@ -169,7 +168,7 @@ def create_task(
             classes than the dataset has.
     """
     if objects.task is not None:
-        classes = getattr(objects.task, "num_classes", dataset.num_classes)
+        classes = objects.task.num_classes
         if classes != dataset.num_classes:
             remedy = f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}"
             raise ConfigError("task", config.task, remedy)

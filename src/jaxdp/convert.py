@@ -2,8 +2,8 @@
 evaluation, for other programs.
 """
 
-import contextlib
 import dataclasses
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from typing import Any
 
 from jaxdp import command_line
 from jaxdp.config import REQUIRED, PartsConfig, Settings, TrainConfig, WorkersConfig, setting
-from jaxdp.parsing import printable
+from jaxdp.parsing import printable, resolved
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.runtime import platform
 
 DESCRIPTIONS = {
@@ -79,16 +80,56 @@ def _main(argv: Sequence[str]) -> int:
         description=DESCRIPTIONS[name],
         defaults_file=False,
     )
-    platform.configure(None)
-    platform.check_backend()
     if name == "import":
         print(printable(import_weights(command.weights, command.part(TrainConfig))))
     else:
-        from jaxdp.inference.weights import export
-
         file = pathlib.Path(command.output)
         print(printable(export(command.run_dir, file, command.step, command.plugins)))
     return 0
+
+
+def export(
+    run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequence[str] = ()
+) -> str:
+    """Writes weights (averaged ones where the run has them) or a program.
+
+    The file is complete or not there at all.
+
+    Args:
+        run_dir: folder of the run.
+        output: `NAME.safetensors` for weights, `NAME.stablehlo` for a program.
+        step: which checkpoint; None for the best by validation data, or the newest where there are
+            none.
+        plugins: files or modules that the run was trained with.
+
+    Returns:
+        What was written, for people.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or the output cannot be written.
+    """
+    if output.suffix not in (".safetensors", ".stablehlo"):
+        raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
+    check_file("output", output, "model.safetensors")
+    about_file = output.with_name(output.name + ".json")
+    check_file("output", about_file, "model.stablehlo.json")
+    from jaxdp.inference import weights
+    from jaxdp.loading import load
+
+    result = load(run_dir, step=step, plugins=plugins)
+    is_program = output.suffix == ".stablehlo"
+    encode = weights.to_stablehlo if is_program else weights.to_safetensors
+    content = encode(result.state, result.config, result.description)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if is_program:  # which has no place for it
+            about = weights.about(result.config, result.description) | {"step": result.step}
+            replace_file(resolved(about_file), json.dumps(about, indent=2) + "\n")
+        replace_file(resolved(output), content)
+    except OSError as error:
+        raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
+    more = f"; classes and normalization in {about_file}" if is_program else ""
+    return f"{output}: step {result.step} of {run_dir}, {len(content):,} bytes{more}"
 
 
 def import_weights(file: str, config: TrainConfig) -> str:
@@ -104,42 +145,28 @@ def import_weights(file: str, config: TrainConfig) -> str:
         ConfigError: if the file cannot be read, the weights do not fit the network, or the folder
             holds a run already.
     """
-    from flax import nnx
-
-    from jaxdp.checkpoint.checkpoints import Checkpoints
-    from jaxdp.components import create_model
-    from jaxdp.inference.weights import load_exported, read_weights
-    from jaxdp.models.reference_weights import load_reference_weights
-    from jaxdp.rundir.start import open_run
-    from jaxdp.step.state import create_train_state
+    from jaxdp.models.weights import some
+    from jaxdp.result import Result
     from jaxdp.training.setup import create_setup
 
-    weights, own = read_weights(file)
+    platform.configure(None)
     # The strategy here is only for loading; training is free to use another one.
     single = config.replace(resume="never", strategy="single", **WorkersConfig().flat())
-    setup = create_setup(single)
-    model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
     try:
-        (load_exported if own else load_reference_weights)(model, weights)
+        setup = create_setup(single.replace(init_from=file))
     except ConfigError as error:
-        raise ConfigError("weights", file, error.remedy) from error
-    description = dataclasses.asdict(setup.dataset.describe())
-    run = open_run(setup.config, description, create=True)
-    state = setup.strategy.gather(
-        setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule)))
-    )
-    with run.exclusive():
-        with contextlib.closing(
-            Checkpoints(run.checkpoints, keep=1, best_metric=None)
-        ) as checkpoints:
-            checkpoints.save(0, state, {}, None)
-            checkpoints.wait()
-        run.write("dataset.json", description)
-        run.write_config(setup.config.replace(strategy=config.strategy))
-    return (
-        f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate"
-        f" {run.path}"
-    )
+        field = "weights" if error.field == "init_from" else error.field
+        raise ConfigError(field, error.value, error.remedy) from error
+    weights = setup.initial_weights
+    assert weights is not None
+    for names, problem in ((weights.fresh, "missing"), (weights.skipped, "unexpected")):
+        if names:
+            raise ConfigError("weights", file, f"{len(names)} {problem}: {some(names)}")
+    result = Result.untrained(setup)
+    result.config = setup.config.replace(strategy=config.strategy, init_from=None)
+    run = result.save(setup.config.run_dir or "")
+    count = len(weights.arrays)
+    return f"{run} holds {count} arrays as step 0; next: python -m jaxdp.evaluate {run}"
 
 
 if __name__ == "__main__":

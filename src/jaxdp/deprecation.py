@@ -71,6 +71,8 @@ REMOVED = (
         "use --csv FILE.csv, with a line for each image and a column for each class",
         command="predict",
     ),
+    Removed("overlap", "leave it out; tiles overlap as far as the model sees", command="predict"),
+    Removed("per_image", "predict --csv writes a line for each image", command="evaluate"),
     Removed(
         "probabilities",
         "jaxdp.predict.predict() in Python returns those of each pixel",

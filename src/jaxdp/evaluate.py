@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdp.command_line import command
 from jaxdp.config import REQUIRED, ShardingConfig, setting
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.write import check_file, check_folder
-from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
@@ -41,7 +38,6 @@ class EvaluateConfig(ShardingConfig):
     data_dir: str | None = setting(
         None, "folder of prepared TensorFlow Datasets (default: as in training)", metavar="PATH"
     )
-    per_image: str | None = setting(None, "CSV file for the metrics of each image", metavar="PATH")
     plugins: tuple[str, ...] = setting(
         (),
         "Python files or modules that the run was trained with; names that only the run's folder "
@@ -54,19 +50,10 @@ class EvaluateConfig(ShardingConfig):
 @command(EvaluateConfig, "jaxdp.evaluate", DESCRIPTION, defaults_file=False)
 def main(asked: EvaluateConfig) -> int:
     """Evaluates a checkpoint and prints its metrics."""
-    file = pathlib.Path(asked.per_image) if asked.per_image is not None else None
-    if file is not None:
-        check_file("per_image", file, "scores.csv")
-        check_folder("per_image", file.parent)
     sharding = asked.part(ShardingConfig)
-    result = _load(asked.run_dir, asked.step, asked.data_dir, sharding, asked.plugins)
+    result = _load(asked.run_dir, asked.step, asked.data_dir, asked.plugins, sharding)
     split = asked.split or (result.description.final_split if asked.dataset is None else "all")
-    if file is None:
-        metrics = result.evaluate(asked.dataset, split=split)
-    else:
-        scores = result.evaluate_each(asked.dataset, split=split)
-        scores.write_csv(file)
-        metrics = scores.metrics()
+    metrics = result.evaluate(asked.dataset, split=split)
     if asked.json:
         print(json.dumps({"step": result.step, "split": split} | metrics))
     else:
@@ -97,7 +84,7 @@ def evaluate(
     Raises:
         ConfigError: if there is no run or no such checkpoint.
     """
-    result = _load(run_dir, step, data_dir, ShardingConfig.of(**sharding), plugins)
+    result = _load(run_dir, step, data_dir, plugins, ShardingConfig.of(**sharding))
     return result.step, result.evaluate(split=result.description.final_split)
 
 
@@ -105,17 +92,15 @@ def _load(
     run_dir: str | pathlib.Path,
     step: int | None,
     data_dir: str | None,
-    sharding: ShardingConfig,
     plugins: Sequence[str],
+    sharding: ShardingConfig,
 ) -> "Result":
-    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
-    platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
-    platform.check_backend()
     from jaxdp.loading import load
 
-    result = load(run_dir, step=step, plugins=plugins)
-    config = result.config.replace(**sharding.flat())
-    result.config = config if data_dir is None else config.replace(data_dir=data_dir)
+    platform = {"devices": sharding.devices, "deterministic": sharding.deterministic}
+    result = load(run_dir, step=step, plugins=plugins, **platform)
+    given = sharding.flat() | ({"data_dir": data_dir} if data_dir is not None else {})
+    result.config = result.config.replace(**given)
     return result
 
 

@@ -7,11 +7,12 @@ from flax import nnx
 
 from jaxdp import models
 from jaxdp.components import create_task
-from jaxdp.inference.predictor import read_description, restore
+from jaxdp.inference.saved_model import read_description, restore
 from jaxdp.registry import ConfigError
 from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime import devices
+from jaxdp.runtime import devices as devices_lib
+from jaxdp.runtime import platform
 
 
 def load(
@@ -20,6 +21,8 @@ def load(
     step: int | None = None,
     model: nnx.Module | None = None,
     plugins: Sequence[str] = (),
+    devices: int | None = None,
+    deterministic: bool = False,
 ) -> Result:
     """Returns the result of a run from its folder; the dataset need not be there to predict.
 
@@ -31,27 +34,30 @@ def load(
             same structure.
         plugins: files or modules that the run was trained with; those that only its folder names
             are not run.
+        devices: how many to simulate on a CPU.
+        deterministic: whether GPU kernels must give the same bits every time.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or the model does not fit.
     """
     directory = RunDirectory(pathlib.Path(run_dir))
+    precision = directory.load_config().precision
+    devices_lib.ensure(devices, deterministic=deterministic, precision=precision)
+    platform.check_backend()
     config = directory.load_trusted_config(plugins)
     description = read_description(directory)
-    devices.ensure(None, precision=config.precision)
     if model is None and config.model not in models.names():
         remedy = (
             "was trained with a model object; give one of the same structure:"
             f" load({str(run_dir)!r}, model=...)"
         )
         raise ConfigError("model", config.model, remedy)
-    task = create_task(config, description)
     saved_step, state = restore(directory, config, description, step, model)
     summary = directory.read("summary.json")
     return Result(
         config,
         description,
-        task,
+        create_task(config, description),
         summary or {"status": "stopped", "metrics": {}, "steps": saved_step},
         directory.read("metrics.jsonl"),
         lambda: state,

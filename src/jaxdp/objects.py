@@ -15,15 +15,6 @@ from jaxdp.data.dataset import Dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, shown
 
-# Why an object excludes the settings that it decides.
-_REASONS = {
-    "model": "are decided where the model object is made",
-    "data": "are decided where the dataset is made",
-    "task": "are decided where the task object is made",
-    "optimizer": "are decided where the optimizer object is made",
-    "learning_rate": "say how the learning rate changes, which the schedule does",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Objects:
@@ -132,5 +123,7 @@ def refuse(values: Mapping[str, Any], what: str) -> None:
     """
     for name, field in fields(TrainConfig).items():
         if name in values and what in facts_of(field).set_by:
-            remedy = f"{what} is an object, and settings such as this one {_REASONS[what]}"
+            remedy = (
+                f"{what} is an object, and settings such as this one are decided where it is made"
+            )
             raise ConfigError(name, shown(values[name]), remedy)

@@ -5,20 +5,17 @@ dataset need not be there. The result is the same on any number of devices.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
 from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,12 +66,7 @@ class PredictConfig(Settings):
     tile: int = setting(
         512,
         "segmentation, regression: side of the tiles in which larger images are predicted, "
-        "in pixels",
-    )
-    overlap: int | None = setting(
-        None,
-        "how many pixels neighbouring tiles share at least (default: as many as make the "
-        "result that of the whole image, for which small tiles grow)",
+        "in pixels; small tiles grow until the result is that of the whole image",
     )
     plugins: tuple[str, ...] = setting(
         (),
@@ -102,7 +94,6 @@ def predict(
     *,
     step: int | None = None,
     tile: int = 512,
-    overlap: int | None = None,
     plugins: Sequence[str] = (),
     devices: int | None = None,
 ) -> "list[np.ndarray]":
@@ -117,23 +108,23 @@ def predict(
             run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are
             none.
-        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far
-            for them.
+        tile: in pixels, as the flag.
         plugins: files or modules that the run was trained with.
         devices: how many to use; None for all of this process.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
     """
-    predictor = _load(
-        run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices
-    )
     from jaxdp.inference import files
+    from jaxdp.loading import load
+
+    result = load(run_dir, step=step, plugins=plugins, devices=devices)
+    predictor = result.predictor(tile=tile, devices=devices)
 
     def pixels() -> "Iterator[np.ndarray]":
         for image in images:
             if isinstance(image, str | pathlib.Path):
-                for picture in files.pages(pathlib.Path(image), predictor.config.tiff):
+                for picture in files.pictures(pathlib.Path(image), predictor.config.tiff):
                     yield predictor.read(picture)[0]
             else:
                 yield image
@@ -147,18 +138,14 @@ def main(config: PredictConfig) -> int:
 
     Nothing is written unless all can work.
     """
-    predictor = _load(
-        config.run_dir,
-        step=config.step,
-        tile=config.tile,
-        overlap=config.overlap,
-        plugins=config.plugins,
-        devices=config.devices,
-    )
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
+    from jaxdp.loading import load
     from jaxdp.reporting.progress import create_bar
 
+    devices = config.devices
+    result = load(config.run_dir, step=config.step, plugins=config.plugins, devices=devices)
+    predictor = result.predictor(tile=config.tile, devices=devices)
     results = Results(
         predictor.description,
         csv=config.csv,
@@ -168,22 +155,20 @@ def main(config: PredictConfig) -> int:
     )
     known, left_out = _survey(config, predictor)
     results.create_folders()
-    for note in files.notes(known, predictor.description, resized=predictor.resized):
+    for note in files.notes(known, predictor):
         _say(note)
-    if note := predictor.note_on_tiles(image.size for image in known):
-        _say(f"note: {note}")
     start = time.perf_counter()
     images = (
-        predictor.read(image.file.source)[0] if image.pixels is None else image.pixels
+        predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
         for image in known
     )
     # A bar would disturb rows on the same terminal.
     hidden = config.json and sys.stdout.isatty()
     with create_bar(f"predicting images: {len(known)}", hidden=hidden) as bar:
-        advance = functools.partial(bar.advance, bar.add_task("", total=len(known)))
-        answers = predictor.answers(images, advance)
-        for image, (pixels, answer) in zip(known, answers, strict=True):
+        shown = bar.add_task("", total=len(known))
+        for image, (pixels, answer) in zip(known, predictor(images), strict=True):
             row = results.add(image.file, pixels, answer)
+            bar.advance(shown)
             if config.json:
                 print(json.dumps(row), flush=True)
     seconds = time.perf_counter() - start
@@ -196,18 +181,8 @@ def main(config: PredictConfig) -> int:
     return 0
 
 
-def _load(run_dir: str | pathlib.Path, *, devices: int | None, **options: Any) -> "Predictor":
-    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
-    platform.configure(devices, precision=precision)
-    platform.check_backend()
-    from jaxdp.inference.predictor import Predictor
-
-    return Predictor.of_run(run_dir, devices=devices, **options)
-
-
 def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[SurveyedImage], int]":
     """Finds and reads the images, and returns those that can be used, and how many are left out."""
-    from jaxdp.data.dataset import BadExample
     from jaxdp.inference import files
 
     folder = pathlib.Path(config.output_dir) if config.output_dir else None
@@ -215,12 +190,12 @@ def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[Survey
     if folder and folder.is_dir() and any(map(folder.samefile, places)):
         remedy = "is searched for images, so a second run would take masks for some; give another"
         raise ConfigError("output_dir", folder, remedy)
-    found = files.paged(files.find(config.paths, leave_out=folder), predictor.config.tiff)
+    found = files.find(config.paths, leave_out=folder, tiff=predictor.config.tiff)
     if folder:
         files.check_names(found)
-    bad: list[BadExample] = []
-    on_bad = bad.append if config.on_bad_example == "skip" else None
-    known = files.survey(found, predictor.read, on_bad)
+    known, bad = files.survey(found, predictor.read)
+    if bad and config.on_bad_example == "error":
+        raise bad[0]
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
     if not known:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,8 @@ from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.inference import instances
-from jaxdp.inference.predictor import Predictor
+from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
-from jaxdp.inference.scores import Scores, score
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.start import create_run
@@ -34,20 +33,6 @@ from jaxdp.training.setup import Setup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class History(list[dict[str, Any]]):
-    """The rows of a run, as in metrics.jsonl: training metrics every few steps, and evaluations."""
-
-    def to_pandas(self) -> Any:
-        """Returns a `pandas.DataFrame` with a row for each; needs pandas."""
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ConfigError(
-                "", "", "History.to_pandas needs pandas: pip install pandas"
-            ) from error
-        return cast(Any, pandas).DataFrame(self)
 
 
 class Result:
@@ -76,7 +61,7 @@ class Result:
         self.config = config
         self.description = description
         self.summary = summary
-        self.history = History(history)
+        self.history = [*history]
         self.run_dir = run_dir
         self._task = task
         self._load_state = load_state
@@ -181,16 +166,24 @@ class Result:
         items: Any = [*images] if several else _as_batch(images, self.description.dtype)
         answers = [answer for _, answer in self._predictor([_as_image(image) for image in items])]
         if self.description.answer == "segmentation" and not probabilities:
-            if self.description.instances:
-                answers = [instances.label_instances(answer) for answer in answers]
-            else:
-                answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
+            answers = [instances.class_numbers(answer, self.description) for answer in answers]
         as_list = several and self.description.answer != "classification"
         return answers if as_list or not answers else np.stack(answers)
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
-        return Predictor(self.state, self.config, self.description, self._task)
+        return self.predictor()
+
+    def predictor(self, *, tile: int = TILE, devices: int | None = None) -> Predictor:
+        """Returns a function of images, which yields each image and the answer to it.
+
+        Args:
+            tile: side of the tiles in which large images are predicted, in pixels.
+            devices: how many to use; None for all.
+        """
+        return Predictor(
+            self.state, self.config, self.description, self._task, tile=tile, devices=devices
+        )
 
     def evaluate(
         self, data: Dataset | str | None = None, *, split: str | None = None
@@ -207,45 +200,23 @@ class Result:
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
-        setup, splits = self._setup_and_splits(data, split)
-        state = setup.strategy.restore(self.state)
-        sums = [setup.evaluate(state, split=each) for each in splits]
-        if self.description.instances:
-            for each in splits:
-                sums += instances.count(self._predictor, setup.source(each))
-        return metrics_lib.compute(self._task, metrics_lib.add(*sums))
-
-    def evaluate_each(
-        self, data: Dataset | str | None = None, *, split: str | None = None
-    ) -> Scores:
-        """Returns the metrics of every example of a split by itself.
-
-        Args:
-            data, split: as for `evaluate`.
-
-        Raises:
-            ConfigError: as `evaluate` does.
-        """
-        setup, splits = self._setup_and_splits(data, split)
-        predictor = self._predictor if self.description.instances else None
-        return score(setup, setup.strategy.restore(self.state), splits, self._task, predictor)
-
-    def _setup_and_splits(
-        self, data: Dataset | str | None, split: str | None
-    ) -> tuple[Setup, list[str]]:
-        """Returns the setup that evaluates data, and the splits that are asked for."""
         setup = self._setup
         if data is not None or setup is None:
-            evaluated = evaluation.evaluation_setup(self.config, self.description, data, setup)
-            self._setup = evaluated if data is None else setup
-            setup = evaluated
+            setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
+        if data is None:
+            self._setup = setup
         known = [*setup.dataset.splits()]
         split = split or setup.dataset.evaluation_split or "train"
         if split not in (*known, "all"):
             there = ", ".join([*known, "all"])
             remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"
             raise ConfigError("split", split, remedy)
-        return setup, known if split == "all" else [split]
+        state, sums = setup.strategy.restore(self.state), list[Any]()
+        for each in known if split == "all" else [split]:
+            sums.append(setup.evaluate(state, split=each))
+            if self.description.instances:
+                sums += instances.count(self._predictor, setup.source(each))
+        return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""

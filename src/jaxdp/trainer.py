@@ -98,7 +98,6 @@ class Trainer:
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
         self._progress = progress
-        self._result: Result | None = None
         self._batch_norm = config.batch_norm  # as given: the default depends on the batch size
 
     @property
@@ -153,36 +152,11 @@ class Trainer:
         if outcome.was_complete and self._group.index == 0:
             remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
             say_complete(outcome, setup.config, remedy, always=self._progress)
-        self._result = Result.of_training(setup, outcome)
+        result = Result.of_training(setup, outcome)
         if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
             say(f"ended by SIGTERM after step {outcome.step}, which {run_dir} holds")
             raise SystemExit(EXIT_STOPPED)
-        return self._result
-
-    def evaluate(
-        self, data: Dataset | str | None = None, *, split: str | None = None
-    ) -> dict[str, float]:
-        """Returns the metrics of the model of the last `fit`, or of the initial weights, over every
-        example of a split.
-
-        Args:
-            data: another dataset of the same kind; None for this trainer's.
-            split: `train`, `validation` or `test`; by default what is evaluated during training.
-        """
-        return self._current().evaluate(data, split=split)
-
-    def predict(self, images: Any) -> Any:
-        """Returns what `Result.predict` does, with the model of the last `fit` or of the initial
-        weights.
-        """
-        return self._current().predict(images)
-
-    def _current(self) -> "Result":
-        from jaxdp.result import Result
-
-        if self._result is None:
-            self._result = Result.untrained(self.setup)
-        return self._result
+        return result
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> Setup:
         for name in settings_with(TrainConfig, each_fit=False):

@@ -54,7 +54,6 @@ COMMANDS = {
     "convert": ["export", "run", "--output", "out.safetensors"],
     "report": ["run"],
     "predict-csv": ["run", "image.png", "--csv", "table.csv"],
-    "evaluate-csv": ["run", "--per-image", "table.csv"],
 }
 TRAINED_ON_ARCHIVES = {
     "train": "--dataset npz:odd.npz --global-batch-size 8",

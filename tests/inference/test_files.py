@@ -1,6 +1,5 @@
 """Pictures of any kind become what a model takes, or one line says why not."""
 
-import functools
 import pathlib
 
 import numpy as np
@@ -14,10 +13,19 @@ from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
-IN_COLOUR = functools.partial(files.read, channels=3)
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)
 GREY = RNG.integers(0, 256, (5, 7)).astype(np.uint8)
+
+
+def read(path: pathlib.Path, channels: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    return image_file.read_image(path, path, channels)
+
+
+def survey(folder: str) -> tuple[list[files.SurveyedImage], list[BadExample]]:
+    return files.survey(
+        files.find([folder]), lambda each: image_file.read_image(each, each, 3, "uint8")
+    )
 
 
 def save(name: str, pixels: np.ndarray, **options: object) -> pathlib.Path:
@@ -50,8 +58,7 @@ def test_pixels_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch
     for number in range(4):
         save(f"b/{number}.png", COLOUR)
     monkeypatch.setattr(files, "_KEPT_BYTES", 2 * COLOUR.nbytes)
-    surveyed = files.survey(files.find(["b"]), IN_COLOUR, None)
-    kept = [each.pixels for each in surveyed if each.pixels is not None]
+    kept = [each.pixels for each in survey("b")[0] if each.pixels is not None]
     assert len(kept) == 2
     for pixels in kept:
         np.testing.assert_array_equal(pixels, COLOUR)
@@ -75,7 +82,7 @@ def test_grey_and_colour_are_converted_and_said() -> None:
         (COLOUR, 1, luma, (image_file.GREYED,)),
         (thrice, 1, GREY[..., None], (image_file.GREYED,)),
     ]:
-        pixels, found = files.read(save("a.png", stored), channels)
+        pixels, found = read(save("a.png", stored), channels)
         assert found == changes
         assert pixels.shape == (5, 7, channels)
         np.testing.assert_allclose(pixels, expected, atol=0 if expected is not luma else 1)
@@ -87,7 +94,7 @@ def test_transparent_pixels_are_black_whatever_hides_in_them(channels: int) -> N
     alpha[2:] = 255
     for name, base in (("colour.png", COLOUR), ("grey.png", GREY[..., None])):
         path = save(name, np.concatenate([base, alpha], -1))
-        pixels, changes = files.read(path, channels)
+        pixels, changes = read(path, channels)
         assert image_file.FLATTENED in changes
         assert not pixels[:2].any()
         if base.shape[-1] == channels:
@@ -99,10 +106,10 @@ def test_a_palette_is_its_colours() -> None:
     picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     picture.save("palette.png")
     np.testing.assert_array_equal(
-        files.read(pathlib.Path("palette.png"), 3)[0][..., 0], (GREY % 3) * 30 + 10
+        read(pathlib.Path("palette.png"), 3)[0][..., 0], (GREY % 3) * 30 + 10
     )
     picture.save("clear.png", transparency=0)
-    pixels, changes = files.read(pathlib.Path("clear.png"), 3)
+    pixels, changes = read(pathlib.Path("clear.png"), 3)
     assert image_file.FLATTENED in changes
     assert not pixels[GREY % 3 == 0].any()
 
@@ -110,7 +117,7 @@ def test_a_palette_is_its_colours() -> None:
 def test_of_several_pictures_the_first_is_taken_and_said() -> None:
     pages = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
     pages[0].save("stack.tif", save_all=True, append_images=pages[1:])
-    pixels, changes = files.read(pathlib.Path("stack.tif"), 1)
+    pixels, changes = read(pathlib.Path("stack.tif"), 1)
     np.testing.assert_array_equal(pixels[..., 0], GREY)
     assert changes == (image_file.FIRST,)
 
@@ -123,18 +130,17 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
     names = ("broken.png", "text.png", "deep.png")
     for name, word in zip(names, ("truncated", "no known format", "16 bits"), strict=True):
         with pytest.raises(BadExample, match=word) as caught:
-            files.read(pathlib.Path(name), 1)
+            read(pathlib.Path(name), 1)
         assert name in str(caught.value)
         assert "\n" not in str(caught.value)
-    left_out: list[BadExample] = []
-    (known,) = files.survey(files.find(["."]), IN_COLOUR, left_out.append)
+    (known,), left_out = survey(".")
     assert (str(known.file), known.size) == ("good.png", (5, 7))
-    assert known.highest == tuple(COLOUR.max((0, 1)))
+    assert known.span == (COLOUR.min(), COLOUR.max())
     assert sorted(error.where for error in left_out) == sorted(names)
 
 
 def test_names_that_are_no_text_can_be_shown() -> None:
-    file = files.ImageFile(pathlib.Path("caf\udce9.png"), pathlib.PurePath("x"))
+    file = files.ImageFile(image_file.Picture(pathlib.Path("caf\udce9.png")), pathlib.PurePath("x"))
     assert str(file) == r"caf\udce9.png"
 
 

@@ -19,13 +19,14 @@ import pytest
 import yaml
 from PIL import Image
 
+import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
-from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference import saved_model
 from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.predictor import Predictor
 from jaxdp.inference.results import Results
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions
@@ -145,7 +146,7 @@ def test_classes_of_files_are_those_of_the_test_set(
 def test_one_program_for_any_number_of_images_of_any_size(
     runs: Runs, count_compilations: Callable[[], int]
 ) -> None:
-    model = predictor_module.Predictor.of_run(runs["digits"], tile=512, overlap=64, devices=1)
+    model = jaxdp.load(runs["digits"]).predictor(devices=1)
     rng = np.random.default_rng(0)
 
     def some(count: int) -> Iterator[np.ndarray]:
@@ -155,27 +156,22 @@ def test_one_program_for_any_number_of_images_of_any_size(
 
     assert len(list(model(some(70)))) == 70
     before = count_compilations()
-    shares: list[float] = []
-    assert len(list(model(some(130), shares.append))) == 130
+    assert len(list(model(some(130)))) == 130
     assert count_compilations() == before
-    assert sum(shares) == 130
 
 
 def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable[[], int]) -> None:
-    model = predictor_module.Predictor.of_run(runs["cells"], tile=64, overlap=16, devices=1)
+    model = jaxdp.load(runs["cells"]).predictor(tile=64, devices=1)
     pictures = [
         np.zeros((height, width, 1), np.uint8)
         for height, width in ((90, 200), (65, 80), (97, 300), (64, 33), (40, 64))
     ]
     list(model(pictures[::4]))
     before = count_compilations()
-    shares: list[float] = []
-    assert [answer.shape for _, answer in model(pictures, shares.append)] == [
+    assert [answer.shape for _, answer in model(pictures)] == [
         (*picture.shape[:2], 2) for picture in pictures
     ]
     assert count_compilations() == before
-    assert sum(shares) == pytest.approx(len(pictures))
-    assert len(shares) > len(pictures)
 
 
 def noise(*sizes: tuple[int, int]) -> list[np.ndarray]:
@@ -192,10 +188,7 @@ def test_answers_depend_neither_on_devices_nor_on_the_other_images(runs: Runs, n
     images = noise(
         (96, 96), (90, 70), (33, 65), (96, 96), (150, 300), (17, 5), (95, 70), (64, 96), (96, 96)
     )
-    one, many = (
-        predictor_module.Predictor.of_run(runs[name], tile=128, overlap=32, devices=count)
-        for count in (1, 8)
-    )
+    one, many = (jaxdp.load(runs[name]).predictor(tile=128, devices=count) for count in (1, 8))
     answers = {1: [answer for _, answer in one(images)], 8: []}
     for image, (same, answer) in zip(images, many(iter(images)), strict=True):
         assert same is image  # in their order
@@ -212,18 +205,18 @@ def test_images_of_one_size_are_computed_together_wherever_they_stand(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[int, ...]] = []
-    compute = predictor_module.Predictor._compute
+    compute = Predictor._compute
 
-    def recorded(self: predictor_module.Predictor, images: np.ndarray, shards: int) -> object:
+    def recorded(self: Predictor, images: np.ndarray, shards: int) -> object:
         given.append((*images.shape[:3], shards))
         return compute(self, images, shards)
 
-    monkeypatch.setattr(predictor_module.Predictor, "_compute", recorded)
+    monkeypatch.setattr(Predictor, "_compute", recorded)
     images = noise(*[(96, 96), (64, 32)] * 4)
-    assert len(list(predictor_module.Predictor.of_run(runs["cells"], devices=1)(images))) == 8
+    assert len(list(jaxdp.load(runs["cells"]).predictor(devices=1)(images))) == 8
     assert given == [(4, 96, 96, 1), (4, 64, 32, 1)]
     given.clear()
-    assert len(list(predictor_module.Predictor.of_run(runs["cells"], devices=3)(images))) == 8
+    assert len(list(jaxdp.load(runs["cells"]).predictor(devices=3)(images))) == 8
     assert given == [(4, 96, 96, 2), (4, 64, 32, 2)]  # at least two for each device
 
 
@@ -301,24 +294,29 @@ def test_tiles_of_a_network_agree_with_the_whole(
 ) -> None:
     image = large_cells()
     (whole,) = predict.predict(runs["cells"], [image])
-    (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=64)
-    (abutting,) = predict.predict(runs["cells"], [image], tile=128, overlap=0)
     np.testing.assert_allclose(whole, softmax(network(runs["cells"])(image[None]))[0], atol=1e-5)
+    save("large.png", image)
+    run_predict(runs["cells"], "large.png --output-dir out --tile 64")
+    assert capsys.readouterr().err == ""
+    (answer,) = predict.predict(runs["cells"], [image], tile=64)
+    np.testing.assert_array_equal(mask_of("large"), answer.argmax(-1))
+    np.testing.assert_allclose(answer, whole, atol=1e-5)
+
+
+def test_tiles_that_do_not_stand_for_the_whole_fade_into_each_other_and_it_is_said(
+    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "reach", None)
+    image = large_cells()
+    (whole,) = predict.predict(runs["cells"], [image])
+    (tiled,) = predict.predict(runs["cells"], [image], tile=128)
     # One tile's alone, and far from its end.
     np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-5)
-    worst, worst_abutting = (np.abs(answer - whole).max() for answer in (tiled, abutting))
-    assert worst < 0.05
-    assert worst < worst_abutting / 3
+    assert np.abs(tiled - whole).max() < 0.05
     assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
     save("large.png", image)
-    for flags, note in (("", "to meet without a seam"), (" --overlap 32", "")):
-        run_predict(runs["cells"], f"large.png --output-dir out --tile 64{flags}")
-        assert note in capsys.readouterr().err
-        overlap = 32 if flags else None
-        (answer,) = predict.predict(runs["cells"], [image], tile=64, overlap=overlap)
-        np.testing.assert_array_equal(mask_of("large"), answer.argmax(-1))
-        if overlap is None:
-            np.testing.assert_allclose(answer, whole, atol=1e-5)
+    run_predict(runs["cells"], "large.png --output-dir out --tile 128")
+    assert "tiles do not quite give what the whole image would" in capsys.readouterr().err
 
 
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
@@ -329,9 +327,6 @@ def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     before = (160 - plain.shape[0]) // 2
     inner = np.s_[before : before + plain.shape[0], before : before + plain.shape[1]]
     np.testing.assert_allclose(whole[inner], plain, atol=1e-5)
-    for overlap in (0, 32):
-        (tiled,) = predict.predict(runs["valid"], [image], tile=64, overlap=overlap)
-        np.testing.assert_allclose(tiled, whole, atol=1e-5)
     (tiled,) = predict.predict(runs["valid"], [image], tile=64)
     np.testing.assert_allclose(tiled, whole, atol=1e-5)
 
@@ -343,8 +338,8 @@ def test_images_normalized_each_by_itself_are_so_before_they_are_cut(runs: Runs)
     np.testing.assert_allclose(
         whole, softmax(network(runs["cells"], per_image=True)(image[None]))[0], atol=1e-4
     )
-    (tiled,) = predict.predict(run, [image], tile=128, overlap=64)
-    np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-4)
+    (tiled,) = predict.predict(run, [image], tile=128)
+    np.testing.assert_allclose(tiled, whole, atol=1e-4)
     digit = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     (classes,) = predict.predict(edited(runs["digits"], normalize="image"), [digit])
     np.testing.assert_allclose(
@@ -412,7 +407,8 @@ def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixt
     assert [line.split(":")[0] for line in notes] == ["note", "note", "warning"]
     assert "3 of 3 images are in colour: made grey" in notes[0]
     assert "3 of 3 images are not 8x8 pixels: resized" in notes[1]
-    assert "pixels go up to 160 (in 2.png)" in notes[2]
+    assert "pixels of 1 of 3 images lie far outside" in notes[2]
+    assert "(e.g. 160 to 160 in 2.png)" in notes[2]
 
 
 def test_broken_images_are_left_out_if_wanted(
@@ -443,8 +439,6 @@ digits | nothing | nothing: no images in that folder
 digits | a.png --step 5 | --step 5 | there are: 6, 12
 digits | a.png --top-k 0 | --top-k 0 | greater than 0
 digits | a.png --tile 63 | --tile 63 | at least 64
-digits | a.png --overlap 257 | --overlap 257 | 256
-digits | a.png --overlap -1 | --overlap -1 | from 0
 digits | a.png --devices 0 | devices | 0
 digits | a.png --output-dir out | --output-dir out | --csv FILE.csv
 digits | a.png --csv nothing | --csv nothing | is a folder
@@ -452,6 +446,7 @@ digits | a.png --csv fifo | --csv fifo: is no regular file; give a file, e.g. pr
 digits | a.png --csv to_device | --csv to_device: is no regular file; give a file
 digits | a.png --csv /dev/null/x.csv | --csv /dev/null | cannot be written
 digits | a.png --output x.csv | --output: was removed in 0.3.0: use --csv FILE.csv
+digits | a.png --overlap 64 | --overlap: was removed in 0.3.0: leave it out
 cells | a.png --probabilities=tiff | --probabilities: was removed in 0.3.0: jaxdp.predict.predict()
 denoise | a.png --csv x.csv --output-dir out | --csv x.csv | is for classes
 cells | a.png | --output-dir | masks

@@ -1,14 +1,13 @@
 """Tiles cover every pixel, meet without a seam, and ask for few programs."""
 
 import dataclasses
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from jaxdp.inference import reach
-from jaxdp.inference.tiles import ALIGNMENT, Tiles, join
+from jaxdp.inference.tiles import ALIGNMENT, Tiles
 
 RNG = np.random.default_rng(0)
 
@@ -61,7 +60,7 @@ def predict(
     tiler: Tiles, network: Callable[[np.ndarray], np.ndarray], picture: np.ndarray
 ) -> np.ndarray:
     answers = (network(tile[None])[0] for tile in tiler.cut(picture))
-    return join(tiler.blend(picture.shape, answers), picture.shape[:2])
+    return tiler.blend(picture.shape, answers)
 
 
 def whole(network: Network, picture: np.ndarray, exact: bool = True) -> np.ndarray:
@@ -201,19 +200,6 @@ def test_a_search_does_not_ask_twice() -> None:
     assert count <= 6  # each is a trace of the network
     tiler.side(500)
     assert len(asked) == count
-
-
-def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
-    peaks = []
-    for height in (320, 3200):
-        picture, tiler = image(height, 128), Tiles(SAME.output_side, tile=64, overlap=32)
-        tracemalloc.start()
-        answers = (np.repeat(tile, 16, -1) for tile in tiler.cut(picture))
-        assert sum(len(strip) for strip in tiler.blend(picture.shape, answers)) == height
-        # The image's mirrored copy, and what counts its tiles.
-        peaks.append(tracemalloc.get_traced_memory()[1] - 4 * picture.size)
-        tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < 0.5 * 4 * 16 * 3200 * 128
 
 
 class Sees:

@@ -31,7 +31,7 @@ def test_other_commands_start_no_workers() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
     with pytest.raises(ConfigError, match="strategy=exact: computes on workers, which only"):
         trainer.setup.train_batches(0)
-    assert 0 <= trainer.evaluate()["accuracy"] <= 1
+    assert 0 <= jaxdp.Result.untrained(trainer.setup).evaluate()["accuracy"] <= 1
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

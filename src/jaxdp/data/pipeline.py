@@ -84,20 +84,6 @@ class EvaluationOrder:
         return np.where(numbers < self.num_examples, numbers, -1)
 
 
-@dataclasses.dataclass(frozen=True)
-class SingleOrder:
-    """Each example in a batch of its own, in order, padded with -1."""
-
-    num_examples: int
-    global_batch_size: int
-
-    def __len__(self) -> int:
-        return self.num_examples
-
-    def __getitem__(self, step: int) -> np.ndarray:
-        return np.where(np.arange(self.global_batch_size) == 0, int(step), -1)
-
-
 def load(source: Split, numbers: np.ndarray) -> HostBatch:
     """Reads examples into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
@@ -143,7 +129,7 @@ def share_of(
 
 def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and whose share it is
     read: Callable[[np.ndarray], HostBatch],
-    order: TrainingOrder | CallOrder | EvaluationOrder | SingleOrder,
+    order: TrainingOrder | CallOrder | EvaluationOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,

@@ -3,42 +3,18 @@ in the order of the images.
 """
 
 import collections
-import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
 
-Pixels = Shaped[np.ndarray, "height width channels"]
-# Batches of images that are read ahead, so that those of one shape come together: they, and their
-# answers, are held.
+Pixels = Shaped[np.ndarray, "_height _width _channels"]
+# Batches of images that are read ahead, so that those of one shape come together.
 _WINDOW = 4
 # Images for a device: XLA:CPU computes one alone by other operations, which round otherwise.
 _FEWEST = 2
-
-
-@dataclasses.dataclass(eq=False)
-class PendingImage:
-    """An image whose turn to be returned has not come.
-
-    Attributes:
-        pixels: as the network takes them; None once a batch has them.
-        limit: how many such images a device takes at a time.
-        share: of a batch, that it takes.
-        batch: the answers to the batch that it is in, which may be under way.
-        position: its place in that batch.
-    """
-
-    pixels: Pixels | None
-    limit: int
-    share: float
-    batch: Any = None
-    position: int = 0
-
-    def answer(self) -> np.ndarray:
-        """Waits for the answer, and returns it."""
-        return np.asarray(self.batch)[self.position]
 
 
 class Batches:
@@ -48,67 +24,68 @@ class Batches:
         network: maps images (batch, height, width, channels), and the number of devices that share
             them, to answers.
         devices: how many there are.
+        limit: returns how many images of a shape a device takes at a time, a power of two.
     """
 
-    def __init__(self, network: Callable[[np.ndarray, int], Any], devices: int) -> None:
+    def __init__(
+        self,
+        network: Callable[[np.ndarray, int], Any],
+        devices: int,
+        limit: Callable[[tuple[int, ...]], int],
+    ) -> None:
         self._network = network
         self._devices = devices
-        self._programs: dict[tuple[int, ...], set[tuple[int, int]]] = collections.defaultdict(set)
+        self._limit = limit
+        self._programs: dict[tuple[int, ...], tuple[int, int]] = {}
 
-    def compute(self, images: Sequence[Pixels]) -> Any:
-        """Returns the answers to images of one shape, and behind them answers to what fills the
-        batch up.
-
-        A batch of another size would be another program, so it is filled up to one that there is,
-        if any is large enough.
-        """
-        count, shape = len(images), images[0].shape
-        each = 1 << (-(-count // self._devices) - 1).bit_length()  # on a device
-        each = max(each, _FEWEST) if count > 1 else each
-        fitting = [program for program in self._programs[shape] if program[0] * program[1] >= count]
-        each, shards = min(
-            fitting,
-            key=lambda program: (program[0], -program[1]),
-            default=(each, -(-count // each)),
-        )
-        self._programs[shape].add((each, shards))
-        filled = [*images, *[images[-1]] * (each * shards - count)]
-        return self._network(np.stack(filled), shards)
-
-    def in_order(self, images: Iterable[tuple[Pixels, int]]) -> Iterator[np.ndarray]:
+    def in_order(self, images: Iterable[Pixels]) -> Iterator[np.ndarray]:
         """Yields the answer to each image, in the order in which they come.
 
-        Some batches are given to the devices ahead: while the answers of one are used, the next one
-        is computed.
-
-        Args:
-            images: pixels, and how many such images a device takes at a time, a power of two.
+        While the answers to some images are used, the devices compute the next ones.
         """
-        pending: collections.deque[PendingImage] = collections.deque()
-        groups: dict[Any, list[PendingImage]] = collections.defaultdict(list)
-        held = 0.0
+        under_way: list[tuple[Any, int]] = []
+        for ahead in itertools.chain(map(self._start, self._together(images)), [[]]):
+            for batch, position in under_way:
+                yield np.asarray(batch)[position]
+            under_way = ahead
 
-        def give(kind: tuple[tuple[int, ...], int]) -> None:
-            group = groups.pop(kind)
-            batch = self.compute([image.pixels for image in group if image.pixels is not None])
-            for position, image in enumerate(group):
-                image.pixels = None
-                image.batch, image.position = batch, position
+    def _together(self, images: Iterable[Pixels]) -> Iterator[list[Pixels]]:
+        """Yields the images that are grouped by shape together."""
+        some, held = list[Pixels](), 0.0
+        for image in images:
+            some.append(image)
+            held += 1 / (self._devices * self._limit(image.shape))
+            if held >= _WINDOW:
+                yield some
+                some, held = [], 0.0
+        yield some
 
-        for pixels, limit in images:
-            kind, most = (pixels.shape, limit), self._devices * limit
-            pending.append(PendingImage(pixels, limit, 1 / most))
-            groups[kind].append(pending[-1])
-            if len(groups[kind]) == most:
-                give(kind)
-            held += 1 / most
-            while held > _WINDOW:
-                first = pending.popleft()
-                held -= first.share
-                if first.pixels is not None:
-                    give((first.pixels.shape, first.limit))
-                yield first.answer()
-        for kind in list(groups):
-            give(kind)
-        while pending:
-            yield pending.popleft().answer()
+    def _start(self, images: Sequence[Pixels]) -> list[tuple[Any, int]]:
+        """Returns for each image the answers to its batch, and its position there."""
+        groups: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
+        for index, image in enumerate(images):
+            groups[image.shape].append(index)
+        answers: dict[int, tuple[Any, int]] = {}
+        for shape, indices in groups.items():
+            most = self._devices * self._limit(shape)
+            for start in range(0, len(indices), most):
+                part = indices[start : start + most]
+                batch = self._compute([images[index] for index in part])
+                answers |= {index: (batch, position) for position, index in enumerate(part)}
+        return [answers[index] for index in range(len(images))]
+
+    def _compute(self, images: Sequence[Pixels]) -> Any:
+        """Returns the answers to images of one shape, and behind them answers to padding.
+
+        A batch of another size would be another program, so it is padded to the size of the one
+        before if that is large enough.
+        """
+        count, shape = len(images), images[0].shape
+        each, shards = self._programs.get(shape, (0, 0))
+        if each * shards < count:
+            each = 1 << (-(-count // self._devices) - 1).bit_length()  # on a device
+            each = max(each, _FEWEST) if count > 1 else each
+            shards = -(-count // each)
+            self._programs[shape] = each, shards
+        padded = [*images, *[images[-1]] * (each * shards - count)]
+        return self._network(np.stack(padded), shards)

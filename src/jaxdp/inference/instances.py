@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
-from jaxdp.data.sources import Split
+from jaxdp.data.sources import Description, Split
 from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 from jaxdp.step.metrics import Sums
@@ -64,6 +64,15 @@ def label_instances(
         remedy = f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}"
         raise ConfigError("", "", f"{remedy}; predict parts of it")
     return numbers.astype(np.uint16)[grown]
+
+
+def class_numbers(
+    probabilities: Float[np.ndarray, "height width classes"], description: Description
+) -> Integer[np.ndarray, "height width"]:
+    """Returns the likeliest class at each pixel or, of a run with instances, their numbers."""
+    if description.instances:
+        return label_instances(probabilities)
+    return probabilities.argmax(-1).astype(np.uint8)
 
 
 def count(predictor: Predictor, source: Split) -> Iterator[Sums]:

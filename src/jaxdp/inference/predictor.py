@@ -1,10 +1,9 @@
-"""Makes a function of images from a checkpoint of a run, without the run's dataset and devices."""
+"""Makes a function of images from a trained model, on all devices."""
 
 import collections
 import functools
 import itertools
-import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -13,20 +12,18 @@ import numpy as np
 from jaxtyping import Float, Float32
 from PIL import Image
 
-from jaxdp.components import create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.dataset import Size
+from jaxdp.data.image_file import Data, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
 from jaxdp.data.split import NOT_FINITE
-from jaxdp.inference import files, reach
+from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
-from jaxdp.inference.saved_model import read_description, restore
-from jaxdp.inference.tiles import Tiles, join
+from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import platform
 from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
@@ -35,9 +32,7 @@ TILE = 512  # pixels
 _LEAST_TILE = 64
 _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
 _MOST = 64  # images that a device is given at a time, of a classifier always
-_TILES = 4  # tiles of a large image that a device is given at a time
-_PIXELS = _TILES * TILE**2  # about as many of other images
-Advance = Callable[[float], None]
+_PIXELS = 4 * TILE**2  # about as many of other images
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
 # own are not its neighbours'.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
@@ -48,14 +43,13 @@ class Predictor:
 
     A classifier's images are resized to the size that it was trained at. So are the others' where
     `--image-size` resized the dataset, and their answers back; otherwise scale means something, and
-    images stay as they are, in tiles where they are large.
+    images stay as they are, in tiles where they are large. Tiles overlap so that their answer is
+    that of the whole image, and grow for it, where the network sees only so far.
 
     Args:
         state: of the trained model.
         task: says how outputs become probabilities.
         tile: side of the tiles of large images, in pixels.
-        overlap: what neighbours share; None for as much as makes their answer that of the whole
-            image, for which tiles grow.
         devices: how many to use; None for all. The answers do not depend on it, but for rounding.
 
     Attributes:
@@ -64,8 +58,7 @@ class Predictor:
         resized: whether images are resized to the size that the model was trained at.
 
     Raises:
-        ConfigError: for tiles that are too small, or whose overlap is negative or more than half a
-            tile.
+        ConfigError: for tiles that are too small.
     """
 
     def __init__(
@@ -76,13 +69,10 @@ class Predictor:
         task: Task,
         *,
         tile: int = TILE,
-        overlap: int | None = None,
         devices: int | None = None,
     ) -> None:
         if tile < _LEAST_TILE:
             raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
-        if overlap is not None and not 0 <= overlap <= tile // 2:
-            raise ConfigError("overlap", overlap, f"must be from 0 to {tile // 2}, half of --tile")
         platform.check_precision(config.precision)
         self.config = config
         self.description = description
@@ -96,48 +86,21 @@ class Predictor:
         self._network = create_predictor(
             state, nothing if self._normalize_first else self._preprocess
         )
-        self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
-        self._batches = Batches(self._compute, len(platform.select_devices(devices)))
-        self._overlap = overlap
+        self._probabilities = jax.jit(task.probabilities)
+        count = len(platform.select_devices(devices))
+        self._batches = Batches(self._compute, count, self._limit)
         self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained)
-        self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP if overlap is None else overlap)
+        self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP)
 
-    @classmethod
-    def of_run(
-        cls,
-        run_dir: str | pathlib.Path,
-        *,
-        step: int | None = None,
-        plugins: Sequence[str] = (),
-        **options: Any,
-    ) -> "Predictor":
-        """Returns the predictor of a run.
-
-        Args:
-            run_dir: folder of the run.
-            step: which checkpoint; None for the best by validation data, or the newest where there
-                are none.
-            plugins: files or modules that the run was trained with.
-            **options: tile, overlap and devices, as for the constructor.
-
-        Raises:
-            ConfigError: if there is no run or no such checkpoint.
-        """
-        run = RunDirectory(pathlib.Path(run_dir))
-        config = run.load_trusted_config(plugins)
-        description = read_description(run)
-        _, state = restore(run, config, description, step)
-        return cls(state, config, description, create_task(config, description), **options)
-
-    def read(self, picture: files.Source) -> tuple[Pixels, tuple[str, ...]]:
+    def read(self, picture: Data) -> tuple[Pixels, tuple[str, ...]]:
         """Returns an image of a file as training read images, and what that changed."""
         channels, dtype = self.description.image_shape[-1], self.description.dtype
         # Where pixels have answers, images are resized from their full size.
         resize = Resize.of(self.config, "classification") if self._classifies else None
-        return files.read(picture, channels, dtype, resize)
+        return read_image(picture, picture, channels, dtype, resize)
 
     def __call__(
-        self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
+        self, images: Iterable[np.ndarray]
     ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
         """Yields each image and the answer to it, in order.
 
@@ -150,48 +113,27 @@ class Predictor:
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of
                 the run's dataset.
-            advance: callback(images) for images that are done; a large one counts by its tiles.
 
         Raises:
             ConfigError: for an array that is no such image.
         """
-        for image, answer in self.answers(images, advance):
-            yield image, answer if self._classifies else join(answer, image.shape[:2])
-
-    def answers(
-        self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
-    ) -> Iterator[tuple[Pixels, Any]]:
-        """Yields each image and a classifier's answer to it, or else the answer for each of its
-        pixels as strips (rows, width, outputs) from top to bottom.
-
-        Arguments as those of a call. What is held of the answer to a large image is a row of tiles,
-        however large it is; where images are resized, all of it.
-        """
         pending: collections.deque[Any] = collections.deque()
 
-        def tiles() -> Iterator[tuple[np.ndarray, int]]:
+        def tiles() -> Iterator[np.ndarray]:
             for image in map(self._checked, images):
                 pixels = self._prepared(image)
-                cutter = None if self._classifies else self._tiles(pixels)
-                count = 1 if cutter is None else cutter.count(pixels.shape)
-                pending.append((image, pixels.shape, cutter, count))
-                for tile in [pixels] if cutter is None else cutter.cut(pixels):
-                    yield tile, self._limit(tile.shape) if count == 1 else _TILES
+                cutter = None if self._classifies else self._tiles(pixels.shape)
+                pending.append((image, pixels.shape, cutter))
+                yield from [pixels] if cutter is None else cutter.cut(pixels)
 
-        queue = self._batches.in_order(tiles())
-        for first in queue:
-            image, shape, cutter, count = pending.popleft()
-            if cutter is None:
-                advance(1.0)
-                yield image, first
-                continue
-            own = itertools.chain([first], itertools.islice(queue, count - 1))
-            strips = cutter.blend(shape, _advancing(own, advance, 1 / count))
-            if shape[:2] != image.shape[:2]:
-                strips = iter([_resize_answer(join(strips, shape[:2]), image.shape[:2])])
-            yield image, strips
-            for _ in own:  # which the caller left
-                pass
+        answers = self._batches.in_order(tiles())
+        for answer in answers:
+            image, shape, cutter = pending.popleft()
+            if cutter is not None:
+                answer = cutter.blend(shape, itertools.chain([answer], answers))
+            if cutter is not None and shape[:2] != image.shape[:2]:
+                answer = _resize_answer(answer, image.shape[:2])
+            yield image, answer
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
@@ -238,21 +180,22 @@ class Predictor:
         images = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
         return jax.eval_shape(self._network, images).shape[1]
 
-    def _tiles(self, pixels: np.ndarray) -> Tiles:
-        """Returns what cuts an image: so that the answer is that of the whole image, if the network
-        lets it.
-        """
-        large = max(pixels.shape[:2]) > self._plain.tile
-        return self._seamless if large and self._overlap is None else self._plain
+    def needs_tiles(self, size: tuple[int, ...]) -> bool:
+        """Whether an image of this size is predicted in several tiles."""
+        return not self.resized and max(size) > self._plain.tile
+
+    def _tiles(self, shape: tuple[int, ...]) -> Tiles:
+        """Returns what cuts an image."""
+        is_large = max(shape[:2]) > self._plain.tile
+        return self._seamless if is_large and self.reach is not None else self._plain
 
     @functools.cached_property
     def _seamless(self) -> Tiles:
-        if self._reach is None:
-            return self._plain
-        return self._tiles_of(tile=self._plain.tile, overlap=0, reach=self._reach)
+        return self._tiles_of(tile=self._plain.tile, overlap=0, reach=self.reach or 0)
 
     @functools.cached_property
-    def _reach(self) -> int | None:
+    def reach(self) -> int | None:
+        """How many pixels the network sees far; None if no tile can stand for the whole image."""
         # With a range of stored values, mean and deviation are in units of 0 to 255.
         low, high = self.description.pixel_range or (0.0, 255.0)
         mean = low + (high - low) / 255 * np.array(self.description.mean)
@@ -260,35 +203,6 @@ class Predictor:
         if self._normalize_first:
             mean, std = np.zeros_like(mean), np.ones_like(std)
         return reach.measure(self._network, self._plain.fit, mean.tolist(), std.tolist())
-
-    def note_on_tiles(self, sizes: Iterable[tuple[int, ...]]) -> str | None:
-        """Returns what there is to say of the tiles in which images of these sizes are
-        predicted.
-        """
-        large = any(max(size) > self._plain.tile for size in sizes)
-        if self.resized or not large or self._overlap is not None:
-            return None
-        if self._reach is None:
-            return (
-                "what the model says of a pixel depends on the size of the image, or on pixels more"
-                " than 1024 away: tiles do not quite give what the whole image would; larger ones"
-                " (--tile) come nearer"
-            )
-        asked, used = self._plain.tile, self._seamless.tile
-        if used == asked:
-            return None
-        return (
-            f"tiles have {used} pixels a side, not {asked}, to meet without a seam: the model sees"
-            f" {self._reach} pixels far; with --overlap N they stay small"
-        )
-
-
-def _advancing(
-    answers: Iterable[np.ndarray], advance: Advance, share: float
-) -> Iterator[np.ndarray]:
-    for answer in answers:
-        advance(share)
-        yield answer
 
 
 def _resize_answer(

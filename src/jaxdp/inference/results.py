@@ -1,7 +1,6 @@
 """Writes what a model says about the images that the command names, and collects it for tables."""
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -87,13 +86,12 @@ class Results:
         if self._csv:
             check_folder("csv", self._csv.parent)
 
-    def add(self, file: ImageFile, image: np.ndarray, answer: Any) -> Row:
+    def add(self, file: ImageFile, image: np.ndarray, answer: np.ndarray) -> Row:
         """Takes what the model says of an image, and returns what there is to say of the image.
 
         Args:
             image: as stored (H, W, C).
-            answer: probabilities of the classes, or strips of an answer for each pixel, from top to
-                bottom.
+            answer: probabilities of the classes, or an answer for each pixel.
         """
         if self._description.answer == "classification":
             row, cells = self._classes(answer)
@@ -114,11 +112,9 @@ class Results:
         ]
         return {"classes": classes}, [f"{value:.6f}" for value in probabilities]
 
-    def _pixels(self, file: ImageFile, strips: Iterator[np.ndarray]) -> tuple[Row, list[Any]]:
+    def _pixels(self, file: ImageFile, answer: np.ndarray) -> tuple[Row, list[Any]]:
         assert self._folder is not None
-        pixels = np.concatenate(
-            [(strip.clip(0, 1) * 255).round().astype(np.uint8) for strip in strips]
-        )
+        pixels = (answer.clip(0, 1) * 255).round().astype(np.uint8)
         row = {
             "size": list(pixels.shape[:2]),
             "mean": round(float(pixels.mean()), 3),
@@ -128,22 +124,21 @@ class Results:
         return row | predictions.write_prediction(self._folder, file.name, pixels), []
 
     def _labels(
-        self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]
+        self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray
     ) -> tuple[Row, list[Any]]:
         names = self._description.class_names
-        if self._description.instances:  # a watershed needs the probabilities of the whole image
-            labels = instances.label_instances(np.concatenate([strip.copy() for strip in strips]))
+        labels = instances.class_numbers(probabilities, self._description)
+        row: Row = {"size": list(labels.shape)}
+        if self._description.instances:
             count = int(labels.max(initial=0))
             area = round(np.count_nonzero(labels) / max(count, 1), 2)
-            row, cells = {"objects": count, "mean_area_pixels": area}, [count, area]
+            row |= {"objects": count, "mean_area_pixels": area}
+            cells = [count, area]
         else:
-            labels = np.concatenate([strip.argmax(-1).astype(np.uint8) for strip in strips])
-            # Row by row: it takes 8 bytes a pixel.
-            counts = np.sum([np.bincount(line, minlength=len(names)) for line in labels], 0)
+            counts = np.bincount(labels.ravel(), minlength=len(names))
             shares = [round(share, 6) for share in (counts / labels.size).tolist()]
-            row = {"shares": dict(zip(names, shares, strict=True))}
+            row |= {"shares": dict(zip(names, shares, strict=True))}
             cells = [f"{share:.6f}" for share in shares]
-        row = {"size": list(labels.shape)} | row
         if self._folder is not None:
             shown = pictures.as_picture(image, self._description.pixel_range)
             if self._description.instances:

@@ -4,7 +4,9 @@ Neither the run's dataset nor its devices need be there.
 """
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,8 @@ from jaxdp.data.sources import Description
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import TrainState, create_train_state
+
+T = TypeVar("T")
 
 
 def read_description(run: RunDirectory) -> Description:
@@ -34,6 +38,33 @@ def read_description(run: RunDirectory) -> Description:
         if name in known
     }
     return Description(**content)
+
+
+def read_checkpoint(
+    run: RunDirectory,
+    config: TrainConfig,
+    description: Description,
+    step: int | None,
+    read: Callable[[SavedCheckpoints, int], T],
+) -> tuple[int, T]:
+    """Returns the step of a checkpoint, and what `read` makes of it.
+
+    Args:
+        step: which; None for the best by validation data, or the newest where there are none.
+
+    Raises:
+        ConfigError: if there is no such checkpoint.
+    """
+    found = None
+    if run.checkpoints.is_dir():
+        best_metric = create_task(config, description).best_metric
+        checkpoints = SavedCheckpoints(
+            run.checkpoints, best_metric=best_metric if description.has_validation else None
+        )
+        found = checkpoints.read_chosen(step, functools.partial(read, checkpoints))
+    if found is None:
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    return found
 
 
 def restore(
@@ -63,15 +94,7 @@ def restore(
         )
         return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
 
-    found = None
-    if run.checkpoints.is_dir():
-        task = create_task(config, description)
-        best_metric = task.best_metric if description.has_validation else None
-        checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-        expected = jax.eval_shape(create)  # computes nothing
-        found = checkpoints.read_chosen(
-            step, lambda chosen: checkpoints.restore_model(chosen, expected)
-        )
-    if found is None:
-        raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    return found
+    expected = jax.eval_shape(create)  # computes nothing
+    return read_checkpoint(
+        run, config, description, step, lambda saved, chosen: saved.restore_model(chosen, expected)
+    )

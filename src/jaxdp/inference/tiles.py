@@ -146,11 +146,8 @@ class Tiles:
 
     def blend(
         self, shape: tuple[int, ...], answers: Iterator[Float[np.ndarray, "h w outputs"]]
-    ) -> Iterator[Float[np.ndarray, "rows width outputs"]]:
-        """Yields the answer for each pixel, averaged where tiles overlap, from top to bottom.
-
-        A strip is what no further row of tiles changes. The answers of one row of tiles are held,
-        however high the image is.
+    ) -> Float[np.ndarray, "height width outputs"]:
+        """Returns the answer for each pixel, averaged where tiles overlap.
 
         Args:
             shape: of the image.
@@ -158,20 +155,17 @@ class Tiles:
                 would not average well.
         """
         rows, columns = self.sides(shape)
-        blended = np.zeros((0, 0, 0), np.float32)
-        ends = (*rows.starts[1:], rows.size)
-        for top, end, by_row in zip(rows.starts, ends, rows.weights(), strict=True):
+        blended = None
+        for top, by_row in zip(rows.starts, rows.weights(), strict=True):
             for left, by_column in zip(columns.starts, columns.weights(), strict=True):
                 answer = next(answers)
-                if left == 0:
-                    size = (rows.output_size, columns.covered, answer.shape[-1])
-                    fresh = np.zeros(size, np.float32)
-                    fresh[: len(blended)] = blended.reshape(len(blended), *size[1:])
-                    blended = fresh
-                weights = by_row[:, None, None] * by_column[:, None]
-                blended[:, left : left + columns.output_size] += weights * answer
-            yield blended[: end - top, : columns.size]
-            blended = blended[end - top :]
+                if blended is None:
+                    size = (rows.covered, columns.covered, answer.shape[-1])
+                    blended = np.zeros(size, np.float32)
+                part = np.s_[top : top + rows.output_size, left : left + columns.output_size]
+                blended[part] += by_row[:, None, None] * by_column[:, None] * answer
+        assert blended is not None
+        return blended[: rows.size, : columns.size]
 
     def fit(self, wanted: int) -> tuple[int, int]:
         """Returns the smallest input side whose answer is at least as wanted, and the side of that
@@ -198,21 +192,6 @@ class Tiles:
             if must:
                 raise
             return 0
-
-
-def join(
-    strips: Iterator[np.ndarray], size: tuple[int, ...]
-) -> Float[np.ndarray, "height width outputs"]:
-    """Returns strips of an answer (rows, width, outputs), from top to bottom, as one.
-
-    `size` is height and width.
-    """
-    first = next(strips)
-    answer, top = np.empty((*size, first.shape[-1]), np.float32), 0
-    for strip in itertools.chain([first], strips):
-        answer[top : top + len(strip)] = strip
-        top += len(strip)
-    return answer
 
 
 def _round_up(size: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.sources import IGNORE_LABEL, TARGET_FIELDS
+from jaxdp.data.sources import IGNORE_LABEL
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
@@ -34,10 +34,9 @@ def draw(
         sums: of the evaluation.
         separate: from the outputs for an image to instance labels, for instance segmentation.
     """
-    if getattr(task, "target", None):  # a task of another package that learns something else
+    if task.target:  # a task of another package that learns something else
         return {}
-    kind = task.name if task.name in TARGET_FIELDS else getattr(task, "kind", "classification")
-    if kind == "classification":
+    if task.kind == "classification":
         if "confusion" not in sums:
             return {}
         counts = np.asarray(sums["confusion"])
@@ -52,7 +51,7 @@ def draw(
         truths = np.stack([source.unchecked(index)["masks"] for index in indices])
         predicted = [separate(output) for output in outputs]
         color = pictures.color_objects
-    elif kind == "segmentation":
+    elif task.kind == "segmentation":
         truths, predicted = examples["masks"], outputs.argmax(-1).astype(np.uint8)
         ignore_label = getattr(task, "ignore_label", IGNORE_LABEL)
         color = functools.partial(

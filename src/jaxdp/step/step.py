@@ -109,7 +109,7 @@ def update_state(
         state: before the update.
         grads: of the weighted loss, as means over replicas.
         batch_stats: new running statistics of batch norm, as means over replicas.
-        weight: mean weight of the examples, times the task's divisors if it has any, as a mean over
+        weight: mean weight of the examples, times the task's divisors, as a mean over
             replicas.
         sums: metric sums of the global batch.
         constants: holds the learning rates.
@@ -217,10 +217,7 @@ def compute_gradients(
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor
-        divisors = getattr(recipe.task, "divisors", None)
-        weight = jnp.mean(
-            batch["weights"] if divisors is None else batch["weights"] * divisors(outputs, batch)
-        )
+        weight = jnp.mean(batch["weights"] * recipe.task.divisors(outputs, batch))
         return loss, (
             nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)),
             weight,

@@ -10,14 +10,14 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxdp.registry import ConfigError
-from jaxdp.tasks.task import Batch, ClassTask, Losses, check_class_weights, register
+from jaxdp.tasks.task import Batch, Losses, Task, check_class_weights, register
 
 TOP = 5
 
 
 @register("classification")
 @dataclasses.dataclass(frozen=True)
-class Classification(ClassTask):
+class Classification(Task):
     """Cross-entropy, accuracy, top-5 accuracy with more than 5 classes, and the confusion matrix.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Makes a task of a plain loss function, such as one of Optax's."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, ClassTask, Losses, Task
+from jaxdp.tasks.task import Batch, Losses, Task
 
 LossFunction = Callable[[Array, Array], Array]
 
@@ -47,9 +46,7 @@ def from_loss(
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
-    plain = function
-    while isinstance(plain, functools.partial):
-        plain = plain.func
+    plain = getattr(function, "func", function)  # of a functools.partial
     return LossTask(
         num_classes,
         tuple(class_names),
@@ -60,7 +57,7 @@ def from_loss(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LossTask(ClassTask):
+class LossTask(Task):
     """The task that `from_loss` returns.
 
     Attributes:
@@ -70,17 +67,11 @@ class LossTask(ClassTask):
     """
 
     function: LossFunction
-    kind: str
+    kind: str  # pyright: ignore[reportGeneralTypeIssues]
     name: str
-    best_metric = ("loss", False)
-
-    @property
-    def target(self) -> str:
-        """The field of a batch that holds the targets."""
-        return TARGET_FIELDS[self.kind]
 
     def losses(self, outputs: Float[Array, "batch ..."], batch: Batch) -> Losses:
-        losses = self._per_example(outputs, batch[self.target])
+        losses = self._per_example(outputs, batch[TARGET_FIELDS[self.kind]])
         if "partner_share" in batch:
             share = batch["partner_share"]
             partners = self._per_example(outputs, batch["partner_labels"])
@@ -90,7 +81,7 @@ class LossTask(ClassTask):
     def sums(
         self, outputs: Float[Array, "batch ..."], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, ""]]:
-        weights, targets = batch["weights"], batch[self.target]
+        weights, targets = batch["weights"], batch[TARGET_FIELDS[self.kind]]
         sums = {
             "loss": jnp.sum(weights * self._per_example(outputs, targets)),
             "examples": jnp.sum(weights),

@@ -12,14 +12,14 @@ from jaxtyping import Array, Float
 
 from jaxdp.registry import ConfigError
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, ClassTask, Losses, Sums, check_choice, register
+from jaxdp.tasks.task import Batch, Losses, Sums, Task, check_choice, register
 
 LOSSES = ("l2", "l1", "huber")
 
 
 @register("regression")
 @dataclasses.dataclass(frozen=True)
-class Regression(ClassTask):
+class Regression(Task):
     """Mean squared error, mean absolute error and peak signal-to-noise ratio of images whose pixels
     lie in [0, 1].
 
@@ -36,7 +36,7 @@ class Regression(ClassTask):
 
     loss: str = "l2"
     delta: float | int = 0.1
-    name = "regression"
+    name = kind = "regression"
     best_metric = ("mse", False)
     means: ClassVar = {"loss": "loss", "mse": "squared", "mae": "absolute"}
 

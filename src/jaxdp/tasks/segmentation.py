@@ -16,9 +16,9 @@ from jaxdp.registry import ConfigError
 from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
     Batch,
-    ClassTask,
     Losses,
     Sums,
+    Task,
     check_choice,
     check_class_weights,
     ratio,
@@ -30,7 +30,7 @@ LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
 
 @register("segmentation")
 @dataclasses.dataclass(frozen=True)
-class Segmentation(ClassTask):
+class Segmentation(Task):
     """Cross-entropy, Dice loss or both.
 
     Intersection over union (IoU) and Dice per class, and pixel accuracy.
@@ -64,7 +64,7 @@ class Segmentation(ClassTask):
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     ignore_label: int = 255
     weighted_over: str = "image"
-    name = "segmentation"
+    name = kind = "segmentation"
     best_metric = ("iou", True)
 
     def __post_init__(self) -> None:

@@ -1,15 +1,16 @@
-"""Defines what a task is, what the built-in tasks share, and the registry of tasks."""
+"""Defines what a task is, and the registry of tasks."""
 
-# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownMemberType=false
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, Registry, check_keywords, nearest
 
 Batch = Mapping[str, Array]
@@ -17,40 +18,56 @@ Losses = Float[Array, "batch"]
 Sums = Mapping[str, Any]
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A loss and its metrics.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A loss and its metrics: the base class of all tasks.
 
     A task returns sums, not means: sums add up over devices, processes and batches, and are divided
-    once, at the end.
+    once, at the end. A task of your own has at least `name`, `best_metric`, `losses` and `sums`.
 
-    A task other than the three built-in ones may have further attributes of its class, and a
-    method:
+    Attributes:
+        num_classes: number of outputs of a model: classes or channels.
+        class_names: one per class; by default the classes are counted from "0".
+        name: as in summary.json.
+        best_metric: the metric by which checkpoints are ranked, and whether larger is better.
+        kind: `classification`, `segmentation` or `regression`, whose models and datasets serve this
+            task, too.
+        target: the field of a batch that it learns from; empty for that of its kind. Otherwise
+            `Dataset.targets` declares it.
+        means: metrics that are means over the examples, and the sums that they are made from.
 
-    - `kind`: `classification` (the default), `segmentation` or `regression`, whose models and
-      datasets serve this task, too.
-    - `target`: the field of a batch that it learns from, if it is not that of its kind;
-      `Dataset.targets` then declares it.
-    - `probabilities(outputs)`: what predictions are made from, where that is not the softmax (for
-      regression: the outputs).
-    - `divisors(outputs, batch)`: one number per example, where the training loss of a batch is not
-      the mean of `losses` but their sum divided by the sum of these: over the global batch,
-      whatever devices and microbatches it is computed in.
+    Raises:
+        ConfigError: if `num_classes` is no whole number of at least 1.
     """
 
-    @property
-    def name(self) -> str:
-        """The name, as in summary.json."""
-        ...
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    name = ""
+    best_metric = ("loss", False)
+    kind = "classification"
+    target = ""
+    means: ClassVar[Mapping[str, str]] = {
+        "loss": "loss",
+        "accuracy": "correct",
+        "top5_accuracy": "among_top5",
+    }
 
-    @property
-    def best_metric(self) -> tuple[str, bool]:
-        """The metric by which checkpoints are ranked, and whether larger is better."""
-        ...
+    def __post_init__(self) -> None:
+        count = self.num_classes
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigError("num_classes", count, "must be a whole number of at least 1")
+        names = tuple(self.class_names) or tuple(map(str, range(count)))
+        object.__setattr__(self, "class_names", names)
 
     def losses(self, outputs: Array, batch: Batch) -> Losses:
         """Returns the training loss of each example."""
-        ...
+        raise NotImplementedError
+
+    def divisors(self, outputs: Array, batch: Batch) -> Losses:
+        """Returns one number per example, by whose sum over the global batch the sum of `losses` is
+        divided, whatever devices and microbatches it is computed in.
+        """
+        return jnp.ones(len(outputs))
 
     def sums(self, outputs: Array, batch: Batch, *, training: bool) -> dict[str, Array]:
         """Returns sums over the examples, each weighted by `batch["weights"]`.
@@ -63,61 +80,44 @@ class Task(Protocol):
         Returns:
             Numbers or arrays by name; among them `loss` and `examples`, the sum of the weights.
         """
-        ...
+        raise NotImplementedError
 
     def metrics(self, sums: Sums) -> dict[str, float]:
         """Divides the sums, and returns `loss` and the metrics.
 
         A name with a slash, such as `iou/cell`, is a detail.
         """
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassTask:
-    """A task of classes or channels, which have names.
-
-    Attributes:
-        num_classes: number of outputs of a model.
-        class_names: one per class; by default the classes are counted from "0".
-
-    Raises:
-        ConfigError: if `num_classes` is no whole number of at least 1.
-    """
-
-    num_classes: int
-    class_names: tuple[str, ...] = ()
-    # Metrics that are means over the examples, and the sums that they are made from.
-    means: ClassVar[Mapping[str, str]] = {
-        "loss": "loss",
-        "accuracy": "correct",
-        "top5_accuracy": "among_top5",
-    }
-
-    def __post_init__(self) -> None:
-        names = checked_names(self.num_classes, self.class_names)
-        object.__setattr__(self, "class_names", names)
-
-    def metrics(self, sums: Sums) -> dict[str, float]:
         return {
             name: float(ratio(sums[part], sums["examples"]))
             for name, part in self.means.items()
             if part in sums
         }
 
+    def probabilities(self, outputs: Array) -> Array:
+        """Returns what predictions are made from; for regression they are the outputs."""
+        return jax.nn.softmax(outputs)
 
-_tasks: Registry[Callable[..., Task]] = Registry("task", "jaxdp.tasks")
+
+_tasks: Registry[type[Task]] = Registry("task", "jaxdp.tasks")
 register = _tasks.register
 names = _tasks.entries
 
 
-def kind_of(name: str) -> str:
-    """Returns which of the three built-in tasks a task is, or resembles.
+def class_of(name: str) -> type[Task]:
+    """Returns the class of a task.
 
     Raises:
         ConfigError: for an unknown task.
     """
-    return name if name in TARGET_FIELDS else getattr(_tasks[name], "kind", "classification")
+    found = _tasks[name]
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ConfigError("task", name, "is no subclass of jaxdp.tasks.Task; make it one")
+    return found
+
+
+def kind_of(name: str) -> str:
+    """Returns which of the three built-in tasks a task is, or resembles."""
+    return class_of(name).kind
 
 
 def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
     kind = kind_of(name)
     if not {name, kind} & set(served):
         return ()
-    return (name,) if kind == name or hasattr(_tasks[name], "target") else (name, kind)
+    return (name,) if kind == name or class_of(name).target else (name, kind)
 
 
 def create(
@@ -158,27 +158,9 @@ def create(
     Raises:
         ConfigError: for an unknown name or keyword, or a value that the task does not accept.
     """
-    kind = _tasks[name]
-    check_keywords("task_kwargs", kind, kwargs, reserved=("num_classes", "class_names"))
-    return kind(
-        num_classes=num_classes, class_names=checked_names(num_classes, class_names), **kwargs
-    )
-
-
-def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of a task's classes: those given or, where there are none, "0", "1" and so
-    on.
-
-    Raises:
-        ConfigError: if `num_classes` is no whole number of at least 1.
-    """
-    if (
-        isinstance(num_classes, bool)
-        or not isinstance(num_classes, int | np.integer)
-        or num_classes < 1
-    ):
-        raise ConfigError("num_classes", num_classes, "must be a whole number of at least 1")
-    return tuple(class_names) or tuple(map(str, range(num_classes)))
+    task = class_of(name)
+    check_keywords("task_kwargs", task, kwargs, reserved=("num_classes", "class_names"))
+    return task(num_classes, class_names, **kwargs)
 
 
 def check_choice(keyword: str, value: str, choices: Sequence[str]) -> None:

@@ -152,15 +152,6 @@ class Batches:
             raise self.source(split).nothing_left()
         return sums
 
-    def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
-        """Yields the metric sums of each example of a split by itself, in order.
-
-        The sums of an example that is left out are 0.
-        """
-        order = pipeline.SingleOrder(len(self.source(split)), self.strategy.num_devices)
-        with self.reading:
-            yield from map(metrics.add, self._evaluate(state, split, order))
-
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()

@@ -14,9 +14,8 @@ import numpy as np
 from flax import nnx
 
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.components import create_task
 from jaxdp.config import TrainConfig
-from jaxdp.inference.saved_model import read_description
+from jaxdp.inference.saved_model import read_checkpoint, read_description
 from jaxdp.inference.weights import read_weights
 from jaxdp.model_check import abstract_model, array_shapes
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
@@ -176,16 +175,8 @@ def _of_run(
     """
     config = run.load_trusted_config(plugins)
     description = read_description(run)
-    best_metric = None
-    if description.has_validation:
-        best_metric = create_task(config, description).best_metric
-    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-    chosen = None
-    if run.checkpoints.is_dir():
-        chosen = checkpoints.read_chosen(None, checkpoints.model_arrays)
-    if chosen is None:
-        raise ConfigError("", run.path, "holds no checkpoint")
-    return f"step {chosen[0]} of {run.path}", chosen[1], description.class_names
+    step, arrays = read_checkpoint(run, config, description, None, SavedCheckpoints.model_arrays)
+    return f"step {step} of {run.path}", arrays, description.class_names
 
 
 def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
