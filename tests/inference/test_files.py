@@ -19,7 +19,7 @@ GREY = RNG.integers(0, 256, (5, 7)).astype(np.uint8)
 
 
 def read(path: pathlib.Path, channels: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    return image_file.read_image(path, path, channels)
+    return image_file.read_image(path, path, channels, "uint8")
 
 
 def survey(folder: str) -> tuple[list[files.SurveyedImage], list[BadExample]]:

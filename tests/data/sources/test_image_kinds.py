@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.config import DataConfig
+from jaxdp.data.image_file import read_image
 from jaxdp.data.sources import open_dataset
-from jaxdp.inference import files
 
 COLOUR = Image.fromarray(noise(0, 8, 8, 3))
 GREY = Image.fromarray(noise(1, 8, 8))
@@ -55,7 +55,8 @@ def test_each_mode_is_converted_as_prediction_does(kind: str) -> None:
     for channels in (None, 1, 3, 4):
         image = read(opened(root, channels=channels).train)["images"][0]
         assert image.shape == (8, 8, channels or 3)
-        predicted, _ = files.read(root / "train" / "a" / name, channels or 3)
+        path = root / "train" / "a" / name
+        predicted, _ = read_image(path, path, channels or 3, "uint8")
         assert_array_equal(image, predicted)
         if channels is None:
             wanted = on_black(picture) if "A" in kind else np.asarray(picture.convert("RGB"))
