@@ -53,6 +53,7 @@ REMOVED = (
     Removed("target", "use python -m jaxdp.plan --target", command="bench"),
     Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
     Removed("output", "use the table, or --json", command="plan"),
+    Removed("address", "use ray status", command="devices"),
     Removed(
         "compare",
         "use the tables, or the lines of both bench.jsonl",

@@ -15,11 +15,12 @@ import pytest
 from process_group import newest
 from ray_nodes import FLAGS, Command, Nodes
 
-from jaxdp import devices, launch, sweep
+from jaxdp import launch, sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime.ray_cluster import Node, place
+from jaxdp.runtime import ray_cluster
+from jaxdp.runtime.ray_cluster import Node, needs_text, place
 from jaxdp.runtime.ray_launcher import RayConfig, check, widest
 
 TRAIN = [
@@ -37,11 +38,7 @@ def start(nodes: Nodes, workers: str, steps: int, *flags: str, **kwargs: Any) ->
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [
-        (launch, "ray --workers 2 -- train"),
-        (sweep, "--on ray --grid seed=0"),
-        (devices, "--address auto"),
-    ],
+    [(launch, "ray --workers 2 -- train"), (sweep, "--on ray --grid seed=0")],
 )
 def test_without_ray_one_line_says_what_to_install(
     command: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -64,8 +61,27 @@ def test_the_width_is_the_largest_that_divides_the_batch() -> None:
         check(config, TrainConfig.of(global_batch_size="auto"))
 
 
+def test_what_a_worker_needs_is_said_in_words() -> None:
+    assert [needs_text(2, 0), needs_text(1, 1), needs_text(4, 2)] == [
+        "2 CPUs",
+        "1 CPU and 1 GPU",
+        "4 CPUs and 2 GPUs",
+    ]
+
+
+def test_the_launcher_says_what_no_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight CPUs in all, and no room for a worker of three."""
+    nodes = [Node(name, name, True, 2.0, 0.0) for name in "abcd"]
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_cluster.Head, "_watch", lambda self: None)
+    for cpus, text in ((3, "0 workers of 3 CPUs, which no node has"), (2, "4 workers of 2 CPUs")):
+        room = ray_cluster.ClusterCapacity(cpus, None)
+        assert room.text(room.slots()) == text
+    assert room.text({}) == "0 workers of 2 CPUs"  # there is no node yet
+
+
 def test_places() -> None:
-    first, second = (Node(name, name, name, True, 8.0, 4.0, 1e9, "") for name in "ab")
+    first, second = (Node(name, name, True, 8.0, 4.0) for name in "ab")
     assert (first.slots(1, 0), first.slots(3, 0), first.slots(1, 2)) == (8, 2, 2)
     slots = {first: 4, second: 2}
     for count, pack, expected in ((4, True, "aaaa"), (5, False, "aaabb")):

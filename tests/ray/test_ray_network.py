@@ -79,10 +79,6 @@ def test_launch_goes_on_with_fewer_workers(
     machines: RayHosts, record_fault: Callable[..., None]
 ) -> None:
     place = {"env": machines.env, "host": machines.hosts[0]}
-    listed = Command("jaxdp.devices", "--address", machines.address, "--json", **place)
-    assert listed.code() == 0, listed.err
-    living = [node["address"] for node in json.loads(listed.out)["nodes"] if node["alive"]]
-    assert living == [host.address for host in machines.hosts]
     train = ["--", "train", *FLAGS, *"--run-dir run --heartbeat-timeout 10 --steps 40".split()]
     words = [*"ray --workers 3 --min-workers 2 --address".split(), machines.address, *train]
     found = Command("jaxdp.launch", *words, **place)

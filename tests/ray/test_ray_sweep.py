@@ -1,9 +1,5 @@
-"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere.
+"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere."""
 
-The cluster is listed.
-"""
-
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -76,9 +72,7 @@ SLOW = (
 def test_a_killed_head_ends_a_search_which_continues(
     own_cluster: Nodes, record_fault: Callable[..., None]
 ) -> None:
-    """Both runs are under way, and there is room for more, when the head dies: who asks for no more
-    room notices, too.
-    """
+    """Both runs are under way, and there is room for more, when the head dies."""
     pathlib.Path("slow.py").write_text(SLOW)
     words = [
         *FLAGS,
@@ -95,7 +89,7 @@ def test_a_killed_head_ends_a_search_which_continues(
     for run in runs:
         found.wait_for("step 12/", file=run.path / "train.log")
     own_cluster.kill_head()
-    seconds = found.wait_for("the head of the cluster has not answered for 8 s; all runs save")
+    seconds = found.wait_for("all runs save")
     assert seconds < 10
     assert found.code(60) == 1
     last = (
@@ -135,25 +129,3 @@ def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
     assert "[3/3]" not in first_two
     study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
     assert len([trial for trial in study.trials if trial.value is not None]) == 3
-
-
-@pytest.mark.slow
-def test_the_cluster_is_listed(own_cluster: Nodes) -> None:
-    nodes = own_cluster
-    nodes.add(num_cpus=3)
-    gone = nodes.add(num_cpus=5, num_gpus=2)
-    found = Command("jaxdp.devices", "--address", nodes.address, "--json")
-    assert found.code() == 0, found.err
-    listed = json.loads(found.out)
-    assert sorted((node["cpus"], node["gpus"]) for node in listed["nodes"]) == [
-        (0, 0),
-        (3, 0),
-        (5, 2),
-    ]
-    assert listed["free"] == {"cpus": 8, "gpus": 2}
-    assert len({node["id"] for node in listed["nodes"]}) == 3
-    nodes.remove(gone)
-    found = Command("jaxdp.devices", "--address", nodes.address)
-    assert found.code() == 0, found.err
-    assert "free: 3 of 3 CPUs, 0 of 0 GPUs" in found.out
-    assert found.out.count(" dead ") == 1

@@ -24,17 +24,13 @@ class Node:
     Attributes:
         cpus: how many Ray gives out.
         gpus: how many Ray gives out.
-        kind: of its GPUs; empty without.
     """
 
     id: str
     address: str
-    host: str
     alive: bool
     cpus: float
     gpus: float
-    memory_bytes: float
-    kind: str
 
     def slots(self, cpus: int, gpus: int) -> int:
         """Returns how many processes with this many CPUs and GPUs fit on the node."""
@@ -69,28 +65,16 @@ def nodes() -> list[Node]:
     listed = list[Node]()
     for row in ray.nodes():
         resources = row["Resources"]
-        types = [name.partition("accelerator_type:")[2] for name in resources]
         listed.append(
             Node(
                 id=row["NodeID"],
                 address=row["NodeManagerAddress"],
-                host=row["NodeManagerHostname"],
                 alive=row["Alive"],
                 cpus=resources.get("CPU", 0.0),
                 gpus=resources.get("GPU", 0.0),
-                memory_bytes=resources.get("memory", 0.0),
-                kind="".join(types),
             )
         )
     return sorted(listed, key=lambda node: (not node.alive, node.address, node.id))
-
-
-def free() -> dict[str, float]:
-    """Returns how many CPUs and GPUs of the cluster are free now."""
-    import ray
-
-    available = ray.available_resources()
-    return {"cpus": available.get("CPU", 0.0), "gpus": available.get("GPU", 0.0)}
 
 
 def gpus_per_worker(nodes: Iterable[Node]) -> int:
@@ -99,7 +83,7 @@ def gpus_per_worker(nodes: Iterable[Node]) -> int:
 
 
 def needs_text(cpus: int, gpus: int) -> str:
-    """Says what a worker needs, all of it on one node."""
+    """Returns what a worker needs, all of it on one node."""
     counts = ((cpus, "CPU"), (gpus, "GPU"))
     return " and ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
 

@@ -1,6 +1,4 @@
-"""Measures how fast a training step is here and where its time goes, in a process of its own that
-nothing has warmed.
-"""
+"""Measures how fast training is here, in a process of its own that nothing has warmed."""
 
 import collections
 import gc
@@ -8,11 +6,10 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxdp.sharding import memory
 from jaxdp.training.reader import RUN_AHEAD
@@ -21,18 +18,10 @@ from jaxdp.training.setup import Setup
 REPETITION_SECONDS = 1.0
 MIN_STEPS, _MAX_STEPS = 5, 2000
 _WARM_UP = 4
-_APART = 10  # steps that are measured one by one
-_INPUT_SECONDS = 0.5
-# Rows of the square matrices whose product gives the peak: large enough to fill the machine, small
-# enough for one core.
-_MATRIX_ON_CPU, _MATRIX = 1024, 8192
-_MATRIX_RUNS = 6
 
 
 def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
     """Trains for a few seconds and returns figures, ready for JSON.
-
-    Times of parts are milliseconds of a step.
 
     Args:
         setup: of a run with more steps than could be measured.
@@ -42,15 +31,11 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     strategy, batch_size = setup.strategy, setup.global_batch_size
     training = _Training(setup)
     first, count, seconds = training.repeat(steps, repeats)
-    dispatch, whole = training.run_apart(min(count, _APART))
     peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in strategy.devices]
-    planned_bytes = flops = None
+    planned_bytes = None
     if hasattr(strategy.train_step, "lower"):
         _, planned = memory.compile_step(strategy, setup.abstract_step, batch_size)
         planned_bytes = planned.total
-        flops = planned.flops * strategy.num_devices if math.isfinite(planned.flops) else None
-    peak = matrix_peak(setup.dtype, strategy.devices)
-    median = statistics.median(seconds)
     return {
         "model": setup.config.model,
         "dataset": setup.config.dataset,
@@ -59,19 +44,11 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
         "data_placement": setup.config.data_placement,
         "steps": count,
         "repeats": repeats,
-        "compile_seconds": max(first - median, 0.0),
+        "compile_seconds": max(first - statistics.median(seconds), 0.0),
         "images_per_second": spread([batch_size / each for each in seconds]),
         "ms_per_step": spread([1e3 * each for each in seconds]),
-        "parts_ms": {
-            "input": 1e3 * _input_seconds(setup),
-            "dispatch": 1e3 * dispatch,
-            "step": 1e3 * whole,
-        },
         "memory_bytes": planned_bytes,
         "peak_memory_bytes": max(filter(None, peaks), default=None),
-        "flops_per_step": flops,
-        "peak_flops_per_second": peak,
-        "fraction_of_peak": None if flops is None else flops / median / peak,
     }
 
 
@@ -123,48 +100,3 @@ class _Training:
         self.run(_WARM_UP)
         count = steps or steps_for(self.run(_WARM_UP) / _WARM_UP)
         return first, count, [self.run(count) / count for _ in range(repeats)]
-
-    def run_apart(self, steps: int) -> tuple[float, float]:
-        """Returns the median seconds until a step's call returns, and until it is done.
-
-        No other is under way meanwhile.
-        """
-        calls, wholes = [], []
-        for _ in range(steps):
-            batch = jax.block_until_ready(next(self._batches))
-            start = time.perf_counter()
-            self.state, sums = self._step(self.state, batch, self._constants)
-            calls.append(time.perf_counter() - start)
-            jax.block_until_ready((self.state, sums))
-            wholes.append(time.perf_counter() - start)
-        return statistics.median(calls), statistics.median(wholes)
-
-
-def _input_seconds(setup: Setup) -> float:
-    """Returns what the input pipeline takes for a batch while nothing else runs."""
-    batches = setup.train_batches(0)
-    for _ in range(2 * RUN_AHEAD):  # those that were read ahead took no time
-        jax.block_until_ready(next(batches))
-    count, start = 0, time.perf_counter()
-    while count < MIN_STEPS or time.perf_counter() - start < _INPUT_SECONDS:
-        jax.block_until_ready(next(batches))
-        count += 1
-    return (time.perf_counter() - start) / count
-
-
-def matrix_peak(dtype: Any, devices: Sequence[Any]) -> float:
-    """Returns the operations per second of a large matrix product, measured on one device, for all
-    of them.
-
-    Simulated devices share the machine's cores, and one of them can use them all.
-    """
-    on_cpu = devices[0].platform == "cpu"
-    rows = _MATRIX_ON_CPU if on_cpu else _MATRIX
-    matrix = jax.device_put(jnp.ones((rows, rows), dtype), devices[0])
-    product: Callable[[Any, Any], Any] = jax.jit(jnp.matmul)
-    seconds = []
-    for _ in range(1 + _MATRIX_RUNS):  # the first one compiles
-        start = time.perf_counter()
-        product(matrix, matrix).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * rows**3 / min(seconds) * (1 if on_cpu else len(devices))
