@@ -9,8 +9,7 @@ import yaml
 from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import checkpoints, config, deprecation, report
-from jaxdp import sweep_trials
+from jaxdp import checkpoints, config, deprecation, report, sweep_trials
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 
