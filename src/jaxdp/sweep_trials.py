@@ -136,7 +136,7 @@ def trial_creator(
     """
     fields = {name.partition(".")[0] for name in varied}
     displaced = config_lib.displaced_by(TrainConfig, fields).difference(fields, given)
-    shared = config.flat() | dict.fromkeys(displaced)
+    shared: Settings = config.flat() | dict.fromkeys(displaced)
 
     def create(settings: Settings) -> Trial:
         changed = dict(shared)

@@ -65,7 +65,7 @@ def proposed(found: Search, count: int) -> list[Trial]:
     cells = []
     for _ in range(count):
         cell = next(found.waiting)
-        accuracy = 1 / (1 + abs(cell.config.learning_rate - 0.1))
+        accuracy = 1 / (1 + abs(cell.settings["learning_rate"] - 0.1))
         evaluated(cell, [accuracy / 2, accuracy])
         assert not found.end(cell, 0)
         cells.append(cell)
