@@ -177,6 +177,7 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     retried = next(again.waiting)
     assert retried.name == cell.name
     evaluated(retried, [2.0])
+    retried.run.file("metrics.jsonl").unlink()
     summary = cell.run.read("summary.json") | {
         "best_metric": {"name": "mse", "larger_is_better": False},
         "metrics": {"validation": {"mse": 2.0, "loss": 2.0}},

@@ -96,6 +96,7 @@ def plot(records: Sequence[Record], path: pathlib.Path) -> None:
     axes.set(xscale="log", ylim=(0, None), xlabel="global batch size", ylabel="images / s")
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.minorticks_off()
-    axes.set_title(fonts.drawn(heading(records)), fontsize="medium")
+    axes.set_title(heading(records), fontsize="medium", parse_math=False)
     figure.legend(loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=160)
+    with fonts.without_warnings({}):
+        figure.savefig(path, dpi=160)
