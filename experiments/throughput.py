@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import lab
 
-from jaxdp.reporting.benchmarks import COLORS, MARKERS, where
+from jaxdp.reporting.benchmarks import heading
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 DISTRIBUTED = ("central", "pmap", "shard_map", "sharded")
+COLORS = dict(zip(("single", *DISTRIBUTED), lab.COLORS, strict=False))
+MARKERS = dict(zip(COLORS, "ovsD^", strict=True))
 
 
 def measure(experiment: lab.Experiment) -> Any:
@@ -45,7 +47,7 @@ def measure(experiment: lab.Experiment) -> Any:
 def show(records: Any) -> tuple[list[str], Any]:
     sizes = sorted({record["global_batch_size"] for record in records})
     figure, (axes,) = lab.create_figure(
-        1, title="PyramidNet: throughput against the batch", subtitle=where(records)
+        1, title="PyramidNet: throughput against the batch", subtitle=heading(records)
     )
     table = [
         "| strategy | devices | " + " | ".join(f"batch {size}" for size in sizes) + " |",

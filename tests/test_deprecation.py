@@ -9,8 +9,7 @@ import yaml
 from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import checkpoints, config, deprecation, report
-from jaxdp import sweep_grid as grid
+from jaxdp import checkpoints, config, deprecation, report, sweep_trials
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 
@@ -42,7 +41,7 @@ def test_a_removed_setting_is_one_line(row: deprecation.Removed) -> None:
         jaxdp.Trainer("cnn", "digits", **{row.name: VALUES[row.name]})
     assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
     with pytest.raises(ConfigError) as raised:
-        grid.parse([f"{row.name}={VALUES[row.name]}"])
+        sweep_trials.parse([f"{row.name}={VALUES[row.name]}"], "grid")
     assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
 
 

@@ -43,8 +43,7 @@ def test_without_a_run_it_shows_the_devices(capsys: pytest.CaptureFixture[str]) 
         (number, "cpu") for number in range(8)
     ]
     assert all(0 <= device["bytes_in_use"] < device["bytes_limit"] for device in process["devices"])
-    assert "xla_force_host_platform_device_count=8" in process["environment"]["XLA_FLAGS"]
-    assert found["placement"] is None
+    assert "holds" not in process["devices"][0]
     (process,) = shown(capsys, "--devices", "3")["processes"]
     assert [device["id"] for device in process["devices"]] == [0, 1, 2]
 
@@ -63,7 +62,7 @@ def test_each_device_holds_what_shapes_say(
     )
     state = jax.eval_shape(setup.create_state)
     dataset: Any = setup.dataset
-    examples, pixels = len(dataset.train) + len(dataset.test), math.prod(dataset.image_shape)
+    examples, pixels = len(dataset.train), math.prod(dataset.image_shape)
     rows = [device["holds"] for device in found["processes"][0]["devices"]]
     assert len(rows) == count
     for row in rows:
@@ -72,41 +71,15 @@ def test_each_device_holds_what_shapes_say(
         assert row["opt_state"] == bytes_of((state.opt_state, state.step)) > 2 * row["params"]
         # number and weight of an example, 4 bytes each; streamed also its pixels and its label
         assert row["batch"] == 64 // count * (8 + (pixels + 4 if data_placement == "host" else 0))
-        resident = row["dataset"] >= examples * pixels
-        assert resident == (data_placement == "device")
-    placed = found["placement"]
-    assert (
-        placed.items()
-        >= {
-            "strategy": strategy,
-            "global_batch_size": 64,
-            "data_placement": data_placement,
-        }.items()
-    )
-    assert placed["parameters"] == sum(
-        math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)
-    )
+        assert (row["dataset"] >= examples * pixels) == (data_placement == "device")
     assert list(pathlib.Path().iterdir()) == []
 
 
-def test_padding_is_no_parameter(capsys: pytest.CaptureFixture[str]) -> None:
-    whole, parts = (
-        shown(capsys, *FLAGS, "--strategy", "sharded", *more)["placement"]
-        for more in ([], ["--shard-params"])
-    )
-    assert parts["parameters"] == whole["parameters"]
-
-
-def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "150")
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert devices.main([*FLAGS, "--data-placement", "host"]) == 0
     text = capsys.readouterr().out
-    assert (
-        "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out"
-        in text
-    )
+    assert "opt_state" in text
     assert "CPU devices share the machine's memory" in text
-    assert "dataset" not in text
 
 
 @pytest.mark.parametrize(
@@ -120,21 +93,18 @@ def test_each_device_holds_its_shards(spec: tuple[Any, ...], held: int) -> None:
     assert bytes_by_device({"dense": {"kernel": kernel}}) == dict.fromkeys(range(8), held)
 
 
-def test_what_an_accelerator_tells_is_shown(
+def test_the_memory_of_an_accelerator_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats = {"bytes_in_use": 2_500_000_000, "bytes_limit": 10_000_000_000}
-
-    def chip(kind: str, place: int, stats: dict[str, int] | None) -> SimpleNamespace:
-        facts = {"id": 4 + place, "platform": "tpu", "device_kind": kind, "slice_index": place}
-        return SimpleNamespace(**facts, coords=(0, place, 0), memory_stats=lambda: stats)
-
-    chips = [chip("TPU", 0, None), chip("TPU v4", 1, stats)]
-    monkeypatch.setenv("COLUMNS", "150")
+    chips = [
+        SimpleNamespace(id=4, platform="tpu", device_kind="TPU", memory_stats=lambda: None),
+        SimpleNamespace(id=5, platform="tpu", device_kind="TPU v4", memory_stats=lambda: stats),
+    ]
     monkeypatch.setattr(devices.platform, "select_devices", lambda count: chips)
     assert devices.main([]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
-    for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.3 GiB", "7.0 GiB", "9.3 GiB"):
+    for text in ("│ 5 ", "2.3 GiB", "9.3 GiB"):
         assert text in row
 
 
@@ -147,6 +117,7 @@ def test_what_an_accelerator_tells_is_shown(
             "--global-batch-size 100: 8 devices do not divide it",
         ),
         ("--model pyramidnett", "--model pyramidnett: unknown model; did you mean pyramidnet?"),
+        ("--address auto", "--address: was removed in 0.3.0: use ray status"),
         ("--jsn", "--jsn: unknown flag; did you mean --json?"),
         ("--coordinator localhost:1", "--num-processes: is missing"),
     ],

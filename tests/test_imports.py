@@ -8,6 +8,8 @@ import sys
 
 CODE = """
 import pathlib, sys, types
+import jaxdp.sweep
+assert "jax" not in sys.modules
 import jaxdp.result, jaxdp.trainer
 assert not {"tensorboardX", "matplotlib"} & set(sys.modules)
 from jaxdp.callbacks.tensorboard import TensorBoard

@@ -100,7 +100,7 @@ def test_gpus_are_shared_out(
     assert device_shares(2) == [{name: "3,5"}, {name: "6,7"}]
     assert device_shares(2, 1) == [{name: "3"}, {name: "5"}]
     for words, message in (
-        ("-n 3", "--num-processes 3: does not divide 4 GPUs"),
+        ("-n 3", "3 processes do not divide 4 GPUs"),
         (
             "-n 3 --devices-per-process 2",
             "--devices-per-process 2: 3 processes need 6 GPUs; there are 4",

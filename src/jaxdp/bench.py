@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxdp.command_line import command
+from jaxdp.command_line import command, ending
 from jaxdp.config import (
     POSITIVE,
     LayoutConfig,
@@ -20,8 +20,8 @@ from jaxdp.config import (
     setting,
 )
 from jaxdp.config.values import BatchSizes, Counts
-from jaxdp.registry import ConfigError, nearest
-from jaxdp.rundir.write import no_link
+from jaxdp.registry import ConfigError
+from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import large_pages, platform, trial
 from jaxdp.runtime.trial import Record
 
@@ -29,10 +29,6 @@ DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 # More steps than could be measured: the pipeline must not come to its end.
 _ENDLESS = 10**6
-# Flags for which one cell can be refused while others run.
-_CELL_FLAGS = (
-    "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +56,7 @@ class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     )
     output: str = setting(
         "bench",
-        "folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png "
-        "and throughput.svg",
+        "folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png",
         metavar="DIR",
     )
 
@@ -71,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["cell"]:
         large_pages.restart()
-        _measure(json.load(sys.stdin))
+        with ending("jaxdp.bench"):  # in which errors name flags
+            _measure(json.load(sys.stdin))
         return 0
     return _bench(words)
 
@@ -79,12 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 @command(BenchConfig, "jaxdp.bench", DESCRIPTION, defaults_file=False, hidden=_HIDDEN)
 def _bench(asked: BenchConfig) -> int:
     """Measures the cells of the grid."""
-    from jaxdp.sharding import strategy
-
-    for name in asked.strategies:
-        if name not in strategy.names():
-            remedy = f"unknown strategy; {nearest(name, list(strategy.names()))}"
-            raise ConfigError("strategies", name, remedy)
     shared = asked.part(TrainConfig, devices=None, steps=None)
     grid = cells(shared, asked.strategies, asked.devices.values, asked.batch_sizes.values)
     return run(list(grid), pathlib.Path(asked.output), asked.steps, asked.repeats)
@@ -102,33 +92,24 @@ def cells(
     Args:
         shared: the settings of all cells.
     """
-    sharded = bool(shared.mesh or shared.shard_params)
     parts = shared.accumulate_steps
-    for strategy, count in itertools.product(strategies, devices):
-        where = f"{strategy} on {_devices(count)}"
+    for strategy, count, size in itertools.product(strategies, devices, batch_sizes):
+        reason = ""
         if strategy == "single" and count > 1:
-            _leave_out(where, "it uses one")
-            continue
-        if sharded and strategy != "sharded":
-            _leave_out(where, "it has no --mesh or --shard-params")
-            continue
-        for size in batch_sizes:
-            if size % (count * parts) and not shared.mesh:
-                times = f" with {parts} microbatches each" if parts > 1 else ""
-                reason = f"{_devices(count)}{times} do not divide it"
-                _leave_out(f"{where}, batch {size}", reason)
-                continue
-            yield shared.replace(
-                strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS
-            )
+            reason = "it uses one"
+        elif size % (count * parts) and not shared.mesh:
+            reason = "the devices and their microbatches do not divide it"
+        config = shared.replace(
+            strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS
+        )
+        if reason:
+            _leave_out(config, reason)
+        else:
+            yield config
 
 
-def _leave_out(cell: str, reason: str) -> None:
-    print(f"left out: {cell}: {reason}", file=sys.stderr)
-
-
-def _devices(count: int) -> str:
-    return f"{count} device{'s' if count > 1 else ''}"
+def _leave_out(config: TrainConfig, reason: str) -> None:
+    print(f"left out: {trial.cell_name(config.plain())}: {reason}", file=sys.stderr)
 
 
 def run(
@@ -144,15 +125,13 @@ def run(
     Raises:
         ConfigError: if nothing could be run, or the folder cannot be written.
     """
-    remedy = "change --strategies, --devices or --batch-sizes"
     if not configs:
-        raise ConfigError("", "", f"no cell of the grid is left; {remedy}")
-    from jaxdp.reporting import benchmarks
-
+        remedy = "no cell of the grid is left; change --strategies, --devices or --batch-sizes"
+        raise ConfigError("", "", remedy)
     records: list[Record] = []
     interrupted = False
+    check_folder("output", folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "bench.jsonl", "a", opener=no_link) as file:
             for record in measure_all(configs, steps, repeats):
                 print(json.dumps(record), file=file, flush=True)
@@ -160,18 +139,15 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
         print("jaxdp.bench: interrupted; the table has the cells before", file=sys.stderr)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise ConfigError("output", folder, problem) from error
-    if not records and not interrupted:
-        raise ConfigError("", "", f"no cell of the grid could be run; {remedy}")
+    from jaxdp.reporting import benchmarks
+
     if records:
         benchmarks.show(records)
     measured = any(record["status"] == "ok" for record in records)
     if measured:
-        paths = benchmarks.plot(records, folder)
-        files = " and ".join(map(str, (folder / "bench.jsonl", *paths)))
-        print(f"{files} are written", file=sys.stderr)
+        figure = folder / "throughput.png"
+        benchmarks.plot(records, figure)
+        print(f"{folder / 'bench.jsonl'} and {figure} are written", file=sys.stderr)
     return int(interrupted or not measured)
 
 
@@ -181,26 +157,23 @@ def measure_all(
     """Yields the record of each cell as it ends.
 
     Raises:
-        ConfigError: for a usage error of all cells.
+        ConfigError: if the first cell is refused: the others would probably be as well.
     """
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
-            size = config.global_batch_size
-            name = f"{config.strategy} on {_devices(config.devices or 1)}, batch {size}"
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
             record = describe(config) | trial.run(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":
-                if not measured and not reason.startswith(
-                    tuple(f"--{flag} " for flag in _CELL_FLAGS)
-                ):
+                if not measured:
                     raise ConfigError("", "", reason)
-                _leave_out(name, reason)
+                _leave_out(config, reason)
                 continue
             measured = True
             if record["status"] == "ok":
                 reason = f"{record['images_per_second']['median']:,.0f} images/s"
+            name = trial.cell_name(record)
             print(f"[{number}/{len(configs)}] {name}: {reason}", file=sys.stderr)
             yield record
 
@@ -212,11 +185,7 @@ def describe(config: TrainConfig) -> Record:
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **{name: plain[name] for name in named},
-        "settings": {
-            name: value
-            for name, value in plain.items()
-            if name not in (*named, "steps") and value != defaults[name]
-        },
+        "settings": {name: value for name, value in plain.items() if value != defaults[name]},
         "cores": platform.cores(),
     }
 

@@ -8,10 +8,9 @@ show the devices of all.
 
 import dataclasses
 import json
-import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
@@ -27,11 +26,6 @@ from jaxdp.units import bytes_text
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
 PARTS = ("params", "batch_stats", "opt_state", "ema", "batch", "dataset")
-# What decides which devices a process sees, and how much of their memory it takes.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES JAX_PLATFORMS JAX_LOCAL_DEVICE_IDS"
-    " TPU_VISIBLE_CHIPS XLA_PYTHON_CLIENT_PREALLOCATE XLA_PYTHON_CLIENT_MEM_FRACTION XLA_FLAGS"
-).split()
 Record = dict[str, Any]
 
 
@@ -52,14 +46,16 @@ def _main(argv: Sequence[str]) -> int:
         DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
     )
     given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
-    record = _describe_all(config, placement=bool(given))
-    if record is not None:
-        print_devices(record) if not config.json else print(json.dumps(record))
+    processes = _describe_all(config, placement=bool(given))
+    if config.json and processes:
+        print(json.dumps({"processes": processes}))
+    elif processes:
+        print_devices(processes)
     return 0
 
 
-def _describe_all(config: TrainConfig, *, placement: bool) -> Record | None:
-    """Returns the devices of all processes; None in every process but the first.
+def _describe_all(config: TrainConfig, *, placement: bool) -> list[Record]:
+    """Returns all processes with their devices; none in every process but the first.
 
     Args:
         placement: whether to create the run's state and a batch and to see where they lie.
@@ -77,15 +73,15 @@ def _describe_all(config: TrainConfig, *, placement: bool) -> Record | None:
     try:
         group = processes.start(config)
         own = describe_process(group.index, platform.select_devices(config.devices))
-        placed = _place(config, own["devices"]) if placement else None
+        if placement:
+            _add_placement(config, own["devices"])
         texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
         processes.exit_and_notify(error, code, message, "jaxdp.devices")
         raise
-    record = {"processes": [json.loads(text) for text in texts], "placement": placed}
-    return record if group.index == 0 else None
+    return [json.loads(text) for text in texts] if group.index == 0 else []
 
 
 def describe_process(index: int, devices: Sequence[Any]) -> Record:
@@ -96,49 +92,28 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
         if device.platform == "cpu":
             limit = platform.device_memory_bytes([device])
             memory = {"bytes_limit": limit, "bytes_in_use": limit - available_memory_bytes()}
-        rows.append(
-            {
-                "id": device.id,
-                "platform": device.platform,
-                "kind": device.device_kind,
-                "coords": [*(getattr(device, "coords", None) or ())],
-                "slice_index": getattr(device, "slice_index", None),
-                "bytes_in_use": memory.get("bytes_in_use"),
-                "bytes_limit": memory.get("bytes_limit"),
-            }
-        )
+        row = {"id": device.id, "platform": device.platform, "kind": device.device_kind}
+        rows.append(row | {name: memory.get(name) for name in ("bytes_in_use", "bytes_limit")})
     return {
         "process": index,
         "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "cpu_flags": platform.cpu_flags_note() if devices[0].platform == "cpu" else None,
         "devices": rows,
     }
 
 
-def _place(config: TrainConfig, rows: list[Record]) -> Record:
-    """Places state and batch, adds to each device's row what it holds, and describes the run."""
-    import jax
-
+def _add_placement(config: TrainConfig, rows: list[Record]) -> None:
+    """Places state and batch, and adds the bytes of each part to the rows of the devices."""
     from jaxdp.training.setup import create_setup
 
     setup = create_setup(config)
     state = setup.strategy.restore(setup.create_state())
-    parts = {name: getattr(state, name) for name in PARTS if hasattr(state, name)}
-    parts |= {"opt_state": (state.opt_state, state.step), "batch": next(setup.train_batches(0))}
-    held = {name: bytes_by_device(tree) for name, tree in parts.items()}
-    settings = setup.config
-    if settings.data_placement == "device":  # every device holds all of it
-        resident = setup.source("train").bytes + setup.evaluation_source.bytes
-        held["dataset"] = {device.id: resident for device in setup.strategy.devices}
+    trees = {name: getattr(state, name, ()) for name in PARTS}
+    trees |= {"opt_state": (state.opt_state, state.step), "batch": next(setup.train_batches(0))}
+    trees["dataset"] = setup.constants.examples
+    held = {name: bytes_by_device(tree) for name, tree in trees.items()}
     for row in rows:
-        row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
-    names = ("model", "dataset", "strategy", "global_batch_size", "data_placement")
-    return {
-        **{name: getattr(settings, name) for name in names},
-        # Without padding.
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-    }
+        row["holds"] = {name: held[name].get(row["id"], 0) for name in PARTS}
 
 
 def bytes_by_device(tree: Any) -> dict[int, int]:
@@ -152,55 +127,28 @@ def bytes_by_device(tree: Any) -> dict[int, int]:
     return held
 
 
-def _table(titles: Sequence[str], numbers: Sequence[str]) -> rich.table.Table:
-    """Returns a table with columns of text, then with columns of numbers."""
-    table = rich.table.Table(*titles)
-    for title in numbers:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
-
-
-def print_devices(record: Mapping[str, Any]) -> None:
+def print_devices(processes: Sequence[Record]) -> None:
     """Prints the devices of all processes on standard output."""
-    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
-    rows = [(process, device) for process in record["processes"] for device in process["devices"]]
-    # CPUs have no coordinates, and are one slice.
-    shown = ["coords", "slice_index"] if any(device["coords"] for _, device in rows) else []
-    titles = ["process", "host", "device", "platform", "kind", *shown]
-    table = _table(titles, ["in use", "free", "limit"])
+    table = rich.table.Table("process", "host", "device", "platform", "kind", "in use", "limit")
+    rows = [(process, device) for process in processes for device in process["devices"]]
     for process, device in rows:
-        names = [process["process"], process["host"], device["id"]]
-        names += [device[name] for name in ("platform", "kind", *shown)]
-        used, limit = device["bytes_in_use"], device["bytes_limit"]
-        free = None if used is None or limit is None else limit - used
-        table.add_row(*map(str, names), *map(bytes_text, (used, free, limit)))
+        cells = [process["process"], process["host"], device["id"]]
+        cells += [device["platform"], device["kind"]]
+        memory = [bytes_text(device[name]) for name in ("bytes_in_use", "bytes_limit")]
+        table.add_row(*map(str, cells), *memory)
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
     console.print(table)
+    if "holds" in rows[0][1]:
+        table = rich.table.Table("process", "device", *PARTS)
+        for process, device in rows:
+            ids = [str(process["process"]), str(device["id"])]
+            table.add_row(*ids, *map(bytes_text, device["holds"].values()))
+        console.print(table)
     if any(device["platform"] == "cpu" for _, device in rows):
         console.print("CPU devices share the machine's memory")
-    for process in record["processes"]:
-        words = [f"{name}={value}" for name, value in process["environment"].items()]
-        what = " ".join(words) or "nothing set that hides devices"
-        console.print(f"process {process['process']} (pid {process['pid']}): {what}")
-    if record["placement"] is not None:
-        _print_placement(console, record["placement"], [device for _, device in rows])
-
-
-def _print_placement(
-    console: rich.console.Console, placed: Mapping[str, Any], devices: list[Record]
-) -> None:
-    names = [name for name in PARTS if any(device["holds"][name] for device in devices)]
-    console.print(
-        f"\n{placed['model']} on {placed['dataset']}, {placed['strategy']},"
-        f" {placed['global_batch_size']} examples a step: bytes on each device, activations left"
-        " out"
-    )
-    table = _table(["device"], [*names, "sum"])
-    for device in devices:
-        sizes = [device["holds"][name] for name in names]
-        table.add_row(str(device["id"]), *map(bytes_text, [*sizes, sum(sizes)]))
-    console.print(table)
-    if placed["data_placement"] == "device":
-        console.print("A batch holds indices of examples; the step reads them on its own device.")
+    for note in dict.fromkeys(process["cpu_flags"] for process in processes):
+        if note:
+            console.print(note)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ than most are stopped early. Each run is a process with a folder of its own, on 
 continues after it was stopped.
 """
 
-import collections
-import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -30,9 +28,10 @@ from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import ray_connection
-from jaxdp.sweep_grid import Grid, Trial
-from jaxdp.sweep_runs import LocalRunner, RayRunner, Sweep, say
+from jaxdp.runtime.ray_cluster import ClusterCapacity
+from jaxdp.sweep_runs import Sweep, local_places, ray_places, say
 from jaxdp.sweep_search import Search
+from jaxdp.sweep_trials import Grid, Trial
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
@@ -118,40 +117,32 @@ def _main(argv: Sequence[str]) -> int:
     varied = {"trials": config.trials[1:]} if config.trials else {"grid": config.grid}
     name = config_lib.hash_of(config_lib.defining(shared) | varied)
     folder = pathlib.Path(config.output or f"sweeps/{name}")
-    if config.trials:
-        plan = Search(config.trials, shared, given, folder)
-    else:
-        plan = Grid(config.grid, shared, given, folder)
-        if plan.count < len(plan.trials):
-            done = len(plan.trials) - plan.count
-            say(f"{done} of {len(plan.trials)} runs in {folder} are finished")
+    kind = Search if config.trials else Grid
+    plan = kind(config.trials or config.grid, shared, given, folder)
     changed = _changed_code(folder, shared.plugins)
-    on_ray = config.on == "ray"
-    with ray_connection.connected(config.address) if on_ray else contextlib.nullcontext():
-        if on_ray:
-            runner = RayRunner(config.cpus_per_run, config.gpus_per_run)
-        else:
-            runner = LocalRunner(config.at_a_time or 1)
-        code = Sweep(plan, runner, config.at_a_time).run()
+    if config.on == "here":
+        code = Sweep(plan, local_places(config.at_a_time or 1)).run()
+    else:
+        with ray_connection.connected(config.address):
+            capacity = ClusterCapacity(config.cpus_per_run, config.gpus_per_run)
+            places = ray_places(capacity, config.at_a_time)
+            code = Sweep(plan, places, capacity.slots).run()
     if code == EXIT_STOPPED:
         say("stopped by a signal; the same command continues")
     else:
-        _show(plan.results(), folder, changed)
+        _show(plan.trials(), folder, changed)
     return code
 
 
 def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
-    """Returns for each run which of the user's files have changed since it began, and says so."""
+    """Returns for each run which of the user's files have changed since it began."""
     own = [pathlib.Path(each).expanduser().parent for each in plugins]
     folders = [*own, pathlib.Path(), *sys.path]  # as train imports
     changed: dict[str, str] = {}
-    for file in sorted(folder.glob("*/sources.json")):
+    for file in folder.glob("*/sources.json"):
         run = RunDirectory(file.parent)
         now = source_files.find(run.read(file.name) or {}, folders)
-        if text := source_files.text(run.changed_sources(now)):
-            changed[run.path.name] = text
-    for text, count in collections.Counter(changed.values()).items():
-        say(f"runs begun with other code: {count} ({text}); give another --output to train anew")
+        changed[run.path.name] = source_files.text(run.changed_sources(now))
     return changed
 
 
@@ -162,12 +153,8 @@ def _show(trials: Sequence[Trial], folder: pathlib.Path, changed: Mapping[str, s
     rows = [
         sweeps.Run(
             trial.settings,
-            None if trial.reason or trial.pruned else trial.run.read("summary.json"),
-            {
-                "pruned": f"at step {trial.last_step}" if trial.pruned else "",
-                "failed": trial.reason,
-                "code": changed.get(trial.name, ""),
-            },
+            trial.run.read("summary.json") if trial.run.is_done() else None,
+            "; ".join(filter(None, [trial.note, changed.get(trial.name)])),
         )
         for trial in trials
     ]

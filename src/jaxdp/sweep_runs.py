@@ -1,13 +1,13 @@
 """Starts the runs of a sweep, here or on a Ray cluster, and looks after them."""
 
-import collections
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -16,79 +16,73 @@ from jaxdp.registry import ConfigError
 from jaxdp.rundir.write import replace_file
 from jaxdp.runtime import launcher
 from jaxdp.runtime.local_process import LocalProcess
-from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost
+from jaxdp.runtime.ray_cluster import ClusterCapacity, Node, place
 from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
 from jaxdp.runtime.supervisor import GRACE_SECONDS
-from jaxdp.sweep_grid import Grid, Trial
 from jaxdp.sweep_search import Search
+from jaxdp.sweep_trials import Grid, Trial
 
 _REASON_LENGTH = 300
 _POLL_SECONDS = 0.5
 
-
-class LocalRunner:
-    """Runs on this machine, each with an equal share of the GPUs."""
-
-    def __init__(self, at_a_time: int) -> None:
-        try:
-            self.shares = launcher.device_shares(at_a_time) if at_a_time > 1 else [{}]
-        except ConfigError as error:
-            remedy = "does not divide the GPUs; take another number, or hide some"
-            raise ConfigError("at_a_time", at_a_time, remedy) from error
-
-    def slots(self) -> dict[Any, int]:
-        """Returns how many runs fit in each place; the key is what `start` takes."""
-        return dict.fromkeys(range(len(self.shares)), 1)
-
-    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> LocalProcess:
-        return LocalProcess(arguments, self.shares[slot], log=log)
-
-    def exclude(self, slot: Any) -> None:
-        """Leaves out a place that was lost."""
+# Starts Python with these arguments, and appends its standard error to the file `log`.
+Start = Callable[..., LocalProcess | RemoteProcess]
 
 
-class RayRunner:
-    """Runs on the nodes of a Ray cluster, to which this process is connected."""
+def local_places(count: int) -> list[Start]:
+    """Returns places for runs on this machine, each with an equal share of the GPUs.
 
-    def __init__(self, cpus: int, gpus: int | None) -> None:
-        self._capacity = ClusterCapacity(cpus, gpus)
-        self.exclude = self._capacity.exclude
+    Raises:
+        ConfigError: if the GPUs cannot be shared out evenly.
+    """
+    shares = launcher.device_shares(count) if count > 1 else [{}]
+    return [functools.partial(LocalProcess, environment=share) for share in shares]
 
-    def slots(self) -> dict[Any, int]:
-        return dict(self._capacity.slots())
 
-    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> RemoteProcess:
-        process = RemoteProcess(slot, self._capacity)
-        process.start(arguments, log)
-        return process
+def ray_places(capacity: ClusterCapacity, at_a_time: int | None) -> list[Start]:
+    """Returns places for runs on the nodes of the cluster to which this process is connected.
+
+    Raises:
+        ConfigError: if no node has what a run needs.
+    """
+    slots = capacity.slots()
+    nodes = place(slots, at_a_time or sum(slots.values()))
+    if not nodes:
+        needs = f"{capacity.cpus} CPUs and {capacity.gpus} GPUs"
+        raise ConfigError("", "", f"no node of the cluster has {needs}, which a run needs")
+    return [functools.partial(_start_on, node, capacity) for node in nodes]
+
+
+def _start_on(
+    node: Node, capacity: ClusterCapacity, arguments: Sequence[str], log: pathlib.Path
+) -> RemoteProcess:
+    process = RemoteProcess(node, capacity)
+    process.start(arguments, log)
+    return process
 
 
 @dataclasses.dataclass(eq=False)
 class _Run:
-    """A run under way.
-
-    Attributes:
-        slot: of the runner, which it occupies.
-        log_start: size of the log before it started.
-        locked_until: time at which a process on a lost node no longer writes the folder.
-    """
+    """A run under way, at its place."""
 
     trial: Trial
-    slot: Any = None
-    process: Any = None
-    log_start: int = 0
-    locked_until: float = 0.0
+    start: Start
 
-    @property
-    def log(self) -> pathlib.Path:
-        return self.trial.run.file("train.log")
+    def __post_init__(self) -> None:
+        folder = self.trial.run.path
+        folder.mkdir(exist_ok=True)
+        replace_file(self.trial.file, config_lib.to_yaml(self.trial.config))
+        self.log = folder / "train.log"
+        self._log_start = self.log.stat().st_size if self.log.is_file() else 0
+        words = ["--config", str(self.trial.file), "--run-dir", str(folder)]
+        self.process = self.start([*launcher.TRAIN, *words], log=self.log)
 
     def reason(self, code: int) -> str:
         """Returns why it failed: the last line of its log, or the signal that ended it."""
         if code < 0:
             return f"ended by {signal.Signals(-code).name}"
-        text = self.log.read_bytes()[self.log_start :].decode(errors="replace").strip()
+        text = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
         last = text.splitlines()[-1].strip() if text else f"ended with {code}"
         return last.removeprefix("jaxdp.train: error: ")[:_REASON_LENGTH]
 
@@ -97,69 +91,55 @@ class Sweep:
     """The runs of a sweep, and the signals that stop them.
 
     Args:
-        plan: which run is next.
-        runner: starts it.
-        at_a_time: number of runs at once; None for as many as fit.
+        plan: which runs are to come.
+        places: where runs start.
+        check: raises an error that ends the sweep; it is called again and again.
     """
 
     def __init__(
-        self, plan: Grid | Search, runner: LocalRunner | RayRunner, at_a_time: int | None
+        self, plan: Grid | Search, places: Sequence[Start], check: Callable[[], Any] = int
     ) -> None:
-        self._plan, self._runner = plan, runner
-        self._at_a_time = at_a_time
-        self._started = 0
+        self._plan, self._free, self._check = plan, [*places], check
         self._running: list[_Run] = []
-        self._moving: list[_Run] = []  # whose node was lost
+        self._moving: list[Trial] = []  # their node was lost
+        # Until then a process on a lost node, or of an earlier command, may write in a folder.
+        self._locked_until = time.monotonic() + LOCKED_SECONDS
         self._signals: list[int] = []
         self._sent = 0
+        self._begun: set[str] = set()
         self._failed = False
 
     def run(self) -> int:
         """Returns the exit code after all runs have ended, or signals have stopped them."""
         with forwarding(self._signals.append):
             try:
-                while self._start_runs() or self._running:
+                while self._start_runs():
                     time.sleep(_POLL_SECONDS)
+                    self._check()
                     self._pass_signals_on()
                     for run in [*self._running]:
                         self._look_after(run)
-            except BaseException as error:
-                if isinstance(error, HeadLost):
-                    say(f"{error}; all runs save")
+            except BaseException:
                 self._save_all()
                 raise
+        if self._moving and not self._signals:
+            say("no node is left; the same command continues on others")
+            self._failed = True
         return EXIT_STOPPED if self._signals else int(self._failed)
 
     def _start_runs(self) -> bool:
-        """Starts as many runs as fit; returns whether there may be more."""
-        while True:
-            free = collections.Counter(self._runner.slots())  # raises HeadLost
-            free.subtract(run.slot for run in self._running)
-            slot, count = max(free.items(), key=lambda each: each[1], default=(None, 0))
-            if self._signals:
-                return False
-            if count < 1 or len(self._running) == self._at_a_time:
-                return True
-            if self._moving:
-                self._start(self._moving.pop(0), slot)
-                continue
-            trial = self._plan.next()
+        """Starts runs at the free places; returns whether any run is under way."""
+        while self._free and not self._signals:
+            trial = self._moving.pop() if self._moving else next(self._plan.waiting, None)
             if trial is None:
-                return False
-            self._start(_Run(trial), slot)
-
-    def _start(self, run: _Run, slot: Any) -> None:
-        trial, folder = run.trial, run.trial.run.path
-        folder.mkdir(exist_ok=True)
-        replace_file(trial.file, config_lib.to_yaml(trial.config))
-        run.log_start = run.log.stat().st_size if run.log.is_file() else 0
-        words = ["--config", str(trial.file), "--run-dir", str(folder)]
-        run.slot = slot
-        run.process = self._runner.start(slot, [*launcher.TRAIN, *words], run.log)
-        self._running.append(run)
-        if not run.locked_until:
-            self._started += 1
-            say(f"[{self._started}/{self._plan.count}] {trial.name} runs; its log is {run.log}")
+                break
+            run = _Run(trial, self._free.pop(0))
+            self._running.append(run)
+            if trial.name not in self._begun:
+                self._begun.add(trial.name)
+                number = f"{len(self._begun)}/{self._plan.count}"
+                say(f"[{number}] {trial.name} runs; its log is {run.log}")
+        return bool(self._running)
 
     def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
@@ -169,32 +149,34 @@ class Sweep:
             self._sent += 1
 
     def _look_after(self, run: _Run) -> None:
-        trial, now = run.trial, time.monotonic()
+        trial, name = run.trial, run.trial.name
         try:
             code = run.process.poll()
         except NodeLost as loss:
-            say(f"{trial.name}: {run.process.where} {loss}; goes on elsewhere")
-            self._runner.exclude(run.slot)
-            run.locked_until = now + LOCKED_SECONDS
-            code = EXIT_LOCKED
+            say(f"{name}: {run.process.where} {loss}")
+            self._running.remove(run)
+            self._moving.append(trial)
+            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            return
         if code is None:
             if self._plan.should_stop(trial):
                 run.process.send_signal(signal.SIGTERM)
             return
         self._running.remove(run)
+        self._free.append(run.start)
         run.process.close()
-        if code == EXIT_LOCKED and now < run.locked_until:
-            self._moving.append(run)
+        if code == EXIT_LOCKED and time.monotonic() < self._locked_until:
+            self._moving.append(trial)
         elif code == EXIT_STOPPED and self._signals:
-            say(f"{trial.name}: stopped")
+            say(f"{name}: stopped")
         else:
-            trial.reason = run.reason(code) if code else ""
+            trial.note = f"failed: {run.reason(code)}" if code else ""
             self._failed |= self._plan.end(trial, code)
-            outcome = f"failed: {trial.reason}" if trial.reason else "done"
-            say(f"{trial.name}: {'pruned' if trial.pruned else outcome}")
+            say(f"{name}: {trial.note or 'done'}")
 
     def _save_all(self) -> None:
         """Has all runs save, and waits: without its head, Ray ends them a minute later."""
+        say("all runs save")
         for run in self._running:
             run.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS

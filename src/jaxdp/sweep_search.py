@@ -2,110 +2,85 @@
 
 The study is study.db in the folder of the sweep, so that the same command continues. It maximizes
 the metric by which sweeps rank, of the validation data, with its sign changed if smaller is better.
-The first finished run says which metric that is.
+The first complete run says which metric that is. Optuna's default pruner compares with the median.
 """
 
 import math
 import pathlib
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdp import config as config_lib
-from jaxdp import parsing, sweep_grid
+from jaxdp import parsing, sweep_trials
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
+from jaxdp.exit_codes import EXIT_DIVERGED
 from jaxdp.registry import ConfigError, shown
-from jaxdp.sweep_grid import Settings, Trial
-
-
-class Dimension(NamedTuple):
-    """A setting of the space.
-
-    Attributes:
-        distribution: Optuna's.
-        convert: returns our value of Optuna's.
-        values: all of them, or the two ends of a range.
-    """
-
-    distribution: Any
-    convert: Callable[[Any], Any]
-    values: list[Any]
-
+from jaxdp.rundir.write import check_folder
+from jaxdp.sweep_trials import Settings, Trial
 
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
     " optimizer=nesterov,adam"
 )
+_RANGE = re.compile(r"(log|uniform|int)\((.*),(.*)\)")
 _DIGITS = 4  # of a proposed number, which is in the name of a folder
 _NO_VALIDATION = (
     "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
 )
 
 
-def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Dimension]]:
-    """Reads `["30", "learning_rate=log(1e-4,1)", "optimizer=nesterov,adam"]`.
+class Dimension(NamedTuple):
+    """A setting of the space.
 
-    Returns:
-        The number of trials, and the dimension of each setting.
-
-    Raises:
-        ConfigError: for a number, a name or a range that cannot be read.
+    Attributes:
+        values: all of them, or the two ends of a range.
+        distribution: Optuna's; a choice has the values as text.
     """
-    number, *ranges = words or [""]
-    if not parsing.is_count(number) or not int(number):
-        raise ConfigError("trials", number, f"begin with the number of trials, {_EXAMPLE}")
-    if not ranges:
-        raise ConfigError("trials", number, f"say what to vary, {_EXAMPLE}")
-    grid = sweep_grid.parse(ranges, "trials")
-    return int(number), {
-        name: _range(word, name, *values) if values.kind else _choice(values.values)
-        for word, (name, values) in zip(ranges, grid.items(), strict=True)
-    }
+
+    values: list[Any]
+    distribution: Any
+
+    def value(self, proposed: Any) -> Any:
+        """Returns the value of the setting that Optuna proposes."""
+        if isinstance(proposed, float):
+            low, high = self.values
+            return min(max(float(f"{proposed:.{_DIGITS}g}"), low), high)
+        by_text = {shown(value): value for value in self.values}
+        return by_text[proposed] if isinstance(proposed, str) else proposed
 
 
-def _choice(values: list[Any]) -> Dimension:
-    by_text = {shown(value): value for value in values}
-    distribution = _import_optuna().distributions.CategoricalDistribution([*by_text])
-    return Dimension(distribution, by_text.__getitem__, values)
-
-
-def _range(word: str, name: str, ends: list[Any], kind: str) -> Dimension:
-    low, high = ends
-    types = {type(low), type(high)}
-    problem = ""
-    if not types <= {int, float} or not low < high:
-        problem = "must be two numbers, the smaller one first"
-    elif kind == "log" and low <= 0:
-        problem = "on a logarithmic scale both must be greater than 0"
-    elif kind == "int" and types != {int}:
-        problem = "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others"
-    elif kind != "int" and "." not in name and int in types:
-        problem = f"{name} takes whole numbers; use int(LOW,HIGH), or list the values"
-    if problem:
-        raise ConfigError("trials", word, problem)
+def _dimension(name: str, text: str) -> Dimension:
     distributions = _import_optuna().distributions
-    if kind == "int":
-        return Dimension(distributions.IntDistribution(low, high), int, ends)
-
-    def rounded(value: float) -> float:
-        return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
-
-    return Dimension(distributions.FloatDistribution(low, high, log=kind == "log"), rounded, ends)
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        values = sweep_trials.parse_values(name, text, "trials")
+        texts = dict.fromkeys(map(shown, values))
+        return Dimension(values, distributions.CategoricalDistribution([*texts]))
+    kind, *ends = match.groups()
+    try:
+        if kind == "int":
+            values = [*map(int, ends)]
+            return Dimension(values, distributions.IntDistribution(*values))
+        values = [*map(float, ends)]
+        return Dimension(values, distributions.FloatDistribution(*values, log=kind == "log"))
+    except ValueError as error:
+        remedy = f"{error}; write log(LOW,HIGH), uniform(LOW,HIGH), or int(LOW,HIGH) for integers"
+        raise ConfigError("trials", f"{name}={text}", remedy) from error
 
 
 class Search:
-    """The runs that Optuna proposes; the methods are those of `Grid`.
+    """The runs that Optuna proposes; attributes and methods are those of `Grid`.
+
+    A trial without a result remains RUNNING in the study, and the next session proposes it again.
 
     Args:
-        words: as for `--trials`.
+        words: as for `--trials`: the number of trials, then ranges.
         config: the settings of all runs; its seed is also the seed of the search.
         given: the flags of the command line.
         folder: of the sweep.
-
-    Attributes:
-        count: number of runs to come when the search began.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
@@ -119,81 +94,69 @@ class Search:
         given: Collection[str],
         folder: pathlib.Path,
     ) -> None:
-        self._total, self._space = parse_search(words)
         self._optuna = _import_optuna()
-        self._states = self._optuna.trial.TrialState
-        self._shared = sweep_grid.shared_settings(config, self._space, given)
-        self._folder, self._seed = folder, config.seed
+        number, *ranges = words
+        if not parsing.is_count(number) or not int(number) or not ranges:
+            remedy = f"give the number of trials and what to vary, {_EXAMPLE}"
+            raise ConfigError("trials", number, remedy)
+        texts = sweep_trials.parse(ranges, "trials")
+        self._space = {name: _dimension(name, text) for name, text in texts.items()}
+        self._create = sweep_trials.trial_creator(config, texts, given, folder)
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            settings = {name: each.values[end] for name, each in self._space.items()}
-            sweep_grid.create_trial(settings, self._shared, folder)
-        if config.validation == "none":
-            raise ConfigError("validation", "none", _NO_VALIDATION)
-        sweep_grid.create_folder(folder)
-        self._study = self._open({"space": [*words[1:]], "settings": config_lib.defining(config)})
+            self._create({name: each.values[end] for name, each in self._space.items()})
+        check_folder("output", folder)
+        self._study = self._open(folder, {"space": ranges, "settings": config_lib.defining(config)})
+        self._total, self._seed = int(number), config.seed
         self._running: set[str] = set()
-        done = [each.params for each in self._in_state("COMPLETE", "PRUNED")]
-        self._again: list[Settings] = []  # trials without an end, which go on from a checkpoint
-        for each in self._in_state("RUNNING", "FAIL"):
-            if each.state == self._states.RUNNING:
-                self._study.tell(each.number, state=self._states.FAIL)
-            if each.params not in [*done, *self._again]:
-                self._again.append(each.params)
-        self._asked = len(done)
-        self.count = max(self._total - self._asked, 0)
+        for each in self._in_state("RUNNING"):
+            self._study.tell(each.number, state=self._optuna.trial.TrialState.FAIL)
+            self._study.enqueue_trial(each.params)
+        self.waiting = self._propose()
+        self.count = self._total - len(self._in_state("COMPLETE", "PRUNED"))
 
-    def _open(self, search: dict[str, Any]) -> Any:
+    def _open(self, folder: pathlib.Path, search: Settings) -> Any:
         """Opens the study in the folder, or begins one; only the number of trials may change."""
-        from sqlalchemy.engine import URL
         from sqlalchemy.pool import NullPool
 
-        file = parsing.resolved(self._folder) / "study.db"
         storage = self._optuna.storages.RDBStorage(
-            URL.create("sqlite", database=str(file)).render_as_string(),
+            f"sqlite:///{folder / 'study.db'}",
             engine_kwargs={"poolclass": NullPool},  # a pool would never close its connections
         )
         study = self._optuna.create_study(
-            storage=storage,
-            study_name="sweep",
-            direction="maximize",
-            load_if_exists=True,
-            pruner=self._optuna.pruners.MedianPruner(),
+            storage=storage, study_name="sweep", direction="maximize", load_if_exists=True
         )
-        held = study.user_attrs.get("search", search)
-        ours, theirs = ({"trials": each["space"]} | each["settings"] for each in (search, held))
-        sweep_grid.check_same(self._folder, "a search", ours, theirs)
+        if study.user_attrs.get("search", search) != search:
+            remedy = "holds a search with other ranges or settings; give another --output"
+            raise ConfigError("output", folder, remedy)
         study.set_user_attr("search", search)
         return study
 
     def _in_state(self, *names: str) -> list[Any]:
-        states = [self._states[name] for name in names]
+        states = [self._optuna.trial.TrialState[name] for name in names]
         return self._study.get_trials(deepcopy=False, states=states)
 
-    def _create(self, params: Settings) -> Trial:
-        settings = {name: each.convert(params[name]) for name, each in self._space.items()}
-        return sweep_grid.create_trial(settings, self._shared, self._folder)
+    def _trial(self, proposal: Any) -> Trial:
+        values = {name: each.value(proposal.params[name]) for name, each in self._space.items()}
+        return self._create(values)
 
-    def next(self) -> Trial | None:
-        while self._asked < self._total:
-            if self._again:
-                self._study.enqueue_trial(self._again.pop(0))
+    def _propose(self) -> Iterator[Trial]:
+        """Yields the next run each time, by what came of the runs before."""
+        while (asked := len(self._in_state("COMPLETE", "PRUNED", "RUNNING"))) < self._total:
             # One sampler for all trials would propose the same again in a second session.
-            seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([self._seed, asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
             proposal = self._study.ask(
                 {name: each.distribution for name, each in self._space.items()}
             )
-            self._asked += 1
-            trial = self._create(proposal.params)
+            trial = self._trial(proposal)
             trial.proposal = proposal
-            if trial.name in self._running:  # few values; it is asked for again in the next session
-                self._study.tell(proposal, state=self._states.FAIL)
+            if trial.name in self._running:  # few values; the next session asks for it again
                 continue
             self._running.add(trial.name)
-            if not trial.run.is_done():
-                return trial
-            self.end(trial, 0)  # an earlier trial proposed this run: both have its result
-        return None
+            if trial.is_done():  # an earlier trial proposed this run: both have its result
+                self.end(trial, 0)
+            else:
+                yield trial
 
     def should_stop(self, trial: Trial) -> bool:
         """Whether a run is worse than the median of the others at its latest evaluation.
@@ -204,60 +167,56 @@ class Search:
         has_data = trial.run.file("dataset.json").is_file()
         if has_data and "validation" not in trial.run.read("dataset.json")["examples"]:
             raise ConfigError("validation", "", _NO_VALIDATION)
-        if not trial.pruned and self._report(trial):
-            trial.pruned = bool(trial.proposal.should_prune())
-            return trial.pruned
-        return False
+        if trial.pruned or not self._report(trial):
+            return False
+        trial.pruned = bool(trial.proposal.should_prune())
+        return trial.pruned
 
     def _report(self, trial: Trial) -> bool:
         """Reports new evaluations of a run; returns whether there are any."""
-        name, sign = self._study.user_attrs.get("metric", ("", 0))
-        before = trial.last_step
-        for row in trial.run.read("metrics.jsonl"):
-            is_new = trial.last_step is None or row["step"] > trial.last_step
-            if row["split"] == "validation" and name in row and is_new:
-                trial.proposal.report(sign * row[name], row["step"])
+        before, best = trial.last_step, self._study.user_attrs.get("best_metric")
+        for row in trial.run.read("metrics.jsonl") if best else ():
+            if row["split"] == "validation" and row["step"] > trial.last_step:
+                trial.proposal.report(_score(row, best), row["step"])
                 trial.last_step = row["step"]
         return trial.last_step != before
 
     def end(self, trial: Trial, code: int) -> bool:
-        """Records the exit code of a run; divergence is a result, not a failure."""
+        """Records the exit code of a run, and returns whether it failed; divergence is a result."""
         self._running.discard(trial.name)
-        trial.pruned &= code == EXIT_STOPPED
-        sign, value = 1, math.nan
-        summary = None if code else trial.run.read("summary.json")
-        if summary is not None:
-            best = summary["best_metric"]
-            sign = 1 if best["larger_is_better"] else -1
-            self._study.set_user_attr("metric", [best["name"], sign])
-            value = sign * summary["metrics"]["validation"][best["name"]]
+        score = math.nan
+        if code == 0:
+            summary = trial.run.read("summary.json")
+            self._study.set_user_attr("best_metric", summary["best_metric"])
+            score = _score(summary["metrics"]["validation"], summary["best_metric"])
         self._report(trial)
-        if math.isfinite(value):
-            self._study.tell(trial.proposal, value)
-            return False
-        if trial.pruned:
-            trial.reason = ""
-        elif code == 0:
-            code = EXIT_DIVERGED
-            trial.reason = f"its metric of the validation data is {sign * value}"
-        trial.proposal.set_user_attr("failed", trial.reason)
-        # A run that diverged would do so again, and shows the search where not to look.
-        settled = trial.pruned or code == EXIT_DIVERGED
-        state = self._states.PRUNED if settled else self._states.FAIL
-        self._study.tell(trial.proposal, state=state)
-        return not settled
+        if code and trial.pruned:
+            trial.note = f"pruned at step {trial.last_step}"
+        trial.proposal.set_user_attr("note", trial.note)
+        if math.isfinite(score):
+            self._study.tell(trial.proposal, score)
+        elif trial.pruned or code in (0, EXIT_DIVERGED):
+            # A run that diverged would do so again, and shows the search where not to look.
+            self._study.tell(trial.proposal, state=self._optuna.trial.TrialState.PRUNED)
+        else:
+            return True
+        return False
 
-    def results(self) -> list[Trial]:
+    def trials(self) -> list[Trial]:
+        """Returns the runs that have ended."""
         trials: dict[str, Trial] = {}
-        for each in self._in_state("COMPLETE", "PRUNED", "FAIL"):
-            trial = self._create(each.params)
-            trial.reason = each.user_attrs.get("failed", "")
-            trial.pruned = each.state == self._states.PRUNED and not trial.reason
-            trial.last_step = each.last_step
-            # One that was interrupted has no reason, and has run again since.
-            if trial.reason or each.state != self._states.FAIL:
+        for each in self._in_state("COMPLETE", "PRUNED", "RUNNING"):
+            trial = self._trial(each)
+            trial.note = each.user_attrs.get("note", "")
+            if trial.note or each.state.is_finished():
                 trials[trial.name] = trial
         return [*trials.values()]
+
+
+def _score(metrics: Settings, best: Settings) -> float:
+    """Returns what the study maximizes."""
+    value = metrics[best["name"]]
+    return value if best["larger_is_better"] else -value
 
 
 def _import_optuna() -> Any:

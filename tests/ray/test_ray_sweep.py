@@ -1,7 +1,4 @@
-"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere.
-
-The cluster is listed.
-"""
+"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere."""
 
 import pathlib
 from collections.abc import Callable
@@ -75,9 +72,7 @@ SLOW = (
 def test_a_killed_head_ends_a_search_which_continues(
     own_cluster: Nodes, record_fault: Callable[..., None]
 ) -> None:
-    """Both runs are under way, and there is room for more, when the head dies: who asks for no more
-    room notices, too.
-    """
+    """Both runs are under way, and there is room for more, when the head dies."""
     pathlib.Path("slow.py").write_text(SLOW)
     words = [
         *FLAGS,

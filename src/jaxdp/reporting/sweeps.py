@@ -1,12 +1,10 @@
 """Tables of a sweep: its runs ranked, and mean and standard deviation over seeds."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import rich.box
 import rich.console
 import rich.table
 import rich.text
@@ -22,21 +20,19 @@ class Run(NamedTuple):
 
     Attributes:
         settings: in which it differs from the others.
-        summary: of the run; None if it failed or was pruned.
-        notes: columns that are there if a run has text in them: `pruned`, `failed`, `code`.
+        summary: of the run; None if it has no result.
+        note: what is to be known of it.
     """
 
     settings: Mapping[str, Any]
     summary: Mapping[str, Any] | None
-    notes: Mapping[str, str]
+    note: str
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """The metrics of the validation split, or of the test split; none without a summary."""
-        if self.summary is None:
-            return {}
-        splits = self.summary["metrics"]
-        return splits["validation" if "validation" in splits else "test"]
+        splits = {} if self.summary is None else self.summary["metrics"]
+        return splits.get("validation", splits.get("test", {}))
 
 
 Group = Sequence[Run]  # one run, or runs that differ only in their seed
@@ -44,59 +40,54 @@ Group = Sequence[Run]  # one run, or runs that differ only in their seed
 
 def show(runs: Sequence[Run]) -> None:
     """Prints a table of the runs and, if there are several seeds, one that summarizes them."""
+    summaries = [run.summary for run in runs if run.summary is not None]
     data = "test data, which then judge no longer: --validation 0.1 holds out others"
-    if any("validation" in run.summary["metrics"] for run in runs if run.summary is not None):
+    if any("validation" in summary["metrics"] for summary in summaries):
         data = "validation data"
+    best = summaries[0]["best_metric"] if summaries else {"name": "", "larger_is_better": True}
     settings = list(runs[0].settings)
-    _print(f"ranked by {data}", [[run] for run in runs], settings)
+    _print(f"ranked by {data}", [[run] for run in runs], settings, best)
     if len({run.settings.get("seed") for run in runs}) > 1:
         settings.remove("seed")
         groups: dict[str, list[Run]] = {}
         for run in runs:
             groups.setdefault(repr([run.settings[name] for name in settings]), []).append(run)
-        _print("mean ± standard deviation over seeds", [*groups.values()], settings)
+        _print("mean ± standard deviation over seeds", [*groups.values()], settings, best)
 
 
-def _print(title: str, groups: Sequence[Group], settings: Sequence[str]) -> None:
-    """Prints a line for each group, the best first, then pruned runs, then failed ones."""
-    lines = [_line(group, settings) for group in sorted(groups, key=_rank)]
-    names = dict.fromkeys(itertools.chain(*lines))
-    columns = [name for name in names if any(line.get(name) for line in lines)]
-    table = rich.table.Table(title=title, box=rich.box.SQUARE)
-    for name in columns:
+def _print(
+    title: str, groups: Sequence[Group], settings: Sequence[str], best: Mapping[str, Any]
+) -> None:
+    """Prints a line for each group, the best first and those without a result last."""
+    metrics = [name for name in dict.fromkeys((best["name"], "loss")) if name]
+    table = rich.table.Table(title=title)
+    for name in (*settings, *metrics, "note"):
         table.add_column(name, overflow="fold")
-    for line in lines:
+
+    def rank(group: Group) -> tuple[bool, float]:
+        mean = _mean(_values(group, best["name"]))
+        return math.isnan(mean), -mean if best["larger_is_better"] else mean
+
+    for group in sorted(groups, key=rank):
+        done = len(_values(group, "loss"))
+        note = group[0].note if len(group) == 1 else f"{done} of {len(group)} runs"
+        cells = [shown(group[0].settings[name]) for name in settings]
+        cells += [_mean_text(name, _values(group, name)) for name in metrics]
         # As text: brackets in a string would be markup.
-        table.add_row(*[rich.text.Text(line.get(name, "")) for name in columns])
+        table.add_row(*map(rich.text.Text, [*cells, note]))
     console = rich.console.Console()
     rich.console.Console(width=max(console.width, _WIDTH)).print(table)
 
 
-def _line(group: Group, settings: Sequence[str]) -> dict[str, str]:
-    """Returns the text of each column."""
-    line = {name: shown(group[0].settings[name]) for name in settings}
-    done = [run.summary for run in group if run.summary is not None]
-    for name in [*(summary["best_metric"]["name"] for summary in done[:1]), "loss"]:
-        values = [run.metrics[name] for run in group if name in run.metrics]
-        line[name] = metric_text(name, statistics.fmean(values)) if values else ""
-        if len(values) > 1:
-            line[name] += f" ± {metric_text(name, statistics.stdev(values))}"
-    if len(settings) < len(group[0].settings):
-        line["runs"] = f"{len(done)}" if len(done) == len(group) else f"{len(done)} of {len(group)}"
-        return line
-    for summary in done:
-        name, best = summary["best_metric"]["name"], summary["best"]
-        line["best"] = f"{metric_text(name, best[name])} at step {best['step']}" if best else ""
-    return line | dict(group[0].notes)
+def _values(group: Group, name: str) -> list[float]:
+    return [run.metrics[name] for run in group if name in run.metrics]
 
 
-def _rank(group: Group) -> tuple[bool, bool, str, bool, float]:
-    done = [run.summary for run in group if run.summary is not None]
-    if not done:
-        return True, bool(group[0].notes["failed"]), "", False, 0.0
-    best = done[0]["best_metric"]
-    name = best["name"]
-    mean = statistics.fmean(run.metrics[name] for run in group if name in run.metrics)
-    order = -mean if best["larger_is_better"] else mean
-    finite = math.isfinite(mean)
-    return False, False, name, not finite, order if finite else 0.0
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
+
+
+def _mean_text(name: str, values: Sequence[float]) -> str:
+    """Returns the mean, and with several values their standard deviation."""
+    text = metric_text(name, _mean(values)) if values else ""
+    return f"{text} ± {metric_text(name, statistics.stdev(values))}" if values[1:] else text

@@ -125,8 +125,10 @@ def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
     if not gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(count)]
     if each is None and len(gpus) % count:
-        remedy = f"does not divide {len(gpus)} GPUs; give --devices-per-process, or hide some"
-        raise ConfigError("num_processes", count, remedy)
+        problem = (
+            f"{count} processes do not divide {len(gpus)} GPUs; take another number, or hide some"
+        )
+        raise ConfigError("", "", problem)
     size = each or len(gpus) // count
     if size * count > len(gpus):
         remedy = f"{count} processes need {size * count} GPUs; there are {len(gpus)}"

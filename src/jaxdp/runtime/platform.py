@@ -126,6 +126,17 @@ def cpu_defect() -> str | None:
     return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
 
 
+def cpu_flags_note() -> str:
+    """Says in one line which XLA flags jaxdp sets for this CPU."""
+    system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
+    if not (flags := cpu_flags()):
+        return (
+            f"jaxdp sets no XLA flags for a CPU: it was not tested with {system}; steps may be"
+            " slower"
+        )
+    return f"for {system} jaxdp sets {' '.join(flags)}"
+
+
 def describe_only() -> None:
     """Prepares a process that compiles for described devices and starts none; before JAX starts.
 

@@ -16,6 +16,17 @@ _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of
 _REASON_LENGTH = 300
 
 
+def place_name(record: Record) -> str:
+    """Returns e.g. `pmap on 2 devices`."""
+    count = record["devices"]
+    return f"{record['strategy']} on {count} device{'s' if count > 1 else ''}"
+
+
+def cell_name(record: Record) -> str:
+    """Returns e.g. `pmap on 2 devices, batch 64`."""
+    return f"{place_name(record)}, batch {record['global_batch_size']}"
+
+
 def run(request: dict[str, Any], cache: str) -> Record:
     """Runs a measurement, and returns its result, with `status` ok, oom, failed or refused, and the
     `reason` in one line.

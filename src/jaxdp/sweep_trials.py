@@ -1,0 +1,203 @@
+"""The runs of a sweep: `learning_rate=0.05,0.1 seed=0,1` names four."""
+
+import dataclasses
+import itertools
+import pathlib
+import urllib.parse
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from jaxdp import config as config_lib
+from jaxdp import deprecation, parsing
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError, nearest, shown
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_folder
+
+_LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
+
+Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
+
+
+@dataclasses.dataclass(eq=False)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        settings: in which it differs from the others.
+        config: all its settings.
+        run: its folder, whose name says in which settings it differs.
+        note: why it has no result; empty if it has one.
+        proposal: Optuna's trial in a search.
+        pruned: whether a search stops it early.
+        last_step: the step of the last evaluation that a search knows.
+    """
+
+    settings: Settings
+    config: TrainConfig
+    run: RunDirectory
+    note: str = ""
+    proposal: Any = None
+    pruned: bool = False
+    last_step: int = -1
+
+    @property
+    def name(self) -> str:
+        return self.run.path.name
+
+    @property
+    def file(self) -> pathlib.Path:
+        """The file of its settings as the sweep has them; train writes config.yaml."""
+        return self.run.file("settings.yaml")
+
+    def is_done(self) -> bool:
+        """Whether its run is complete.
+
+        Raises:
+            ConfigError: if its folder holds a run with other settings.
+        """
+        if self.file.is_file():
+            before = config_lib.defining(TrainConfig.of(**config_lib.load(self.file)))
+            now = config_lib.defining(self.config)
+            names = [name for name in before | now if before.get(name) != now.get(name)]
+            if names:
+                remedy = f"holds a run with another {', '.join(names)}; give another --output"
+                raise ConfigError("output", self.run.path, remedy)
+        return self.run.is_done()
+
+
+def parse(words: Sequence[str], flag: str) -> dict[str, str]:
+    """Splits `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]` into names and values.
+
+    Args:
+        words: the settings with their values.
+        flag: the flag that has the words: `grid` or `trials`.
+
+    Raises:
+        ConfigError: for a name that is no setting, and a repetition.
+    """
+    known = config_lib.settings_with(TrainConfig, saved=True)
+    texts: dict[str, str] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        name = name.replace("-", "_")
+        field, dot, _ = name.partition(".")
+        problem = ""
+        if field not in known:
+            unknown = f"unknown setting {field!r}; {nearest(field, known)}"
+            problem = deprecation.removal(field) or unknown
+        elif dot and not field.endswith("_kwargs"):
+            problem = (
+                "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g."
+                " model_kwargs.depth=20,110"
+            )
+        elif name in texts:
+            problem = f"{name} is there twice; give all its values at once"
+        if problem:
+            raise ConfigError(flag, word, problem)
+        texts[name] = text
+    return texts
+
+
+def parse_values(name: str, text: str, flag: str) -> list[Any]:
+    """Reads values of a setting, or of a keyword of it: a list of YAML, separated by commas.
+
+    Raises:
+        ConfigError: if there are none, or their type is not that of the setting.
+    """
+    field_name, dot, _ = name.partition(".")
+    field = config_lib.fields(TrainConfig)[field_name]
+    try:
+        given = parsing.parse_yaml(f"[{text}]")
+    except ValueError:
+        given = None
+    if not given:
+        remedy = "write NAME=VALUE,VALUE without spaces; quote a value that YAML would split"
+        raise ConfigError(flag, f"{name}={text}", remedy)
+    if "tuple" in str(field.type):
+        given = [[value] if isinstance(value, str) else value for value in given]
+    convert = config_lib.number if dot else lambda value: config_lib.convert_for(field, value)
+    return [convert(value) for value in given]
+
+
+def trial_creator(
+    config: TrainConfig, varied: Collection[str], given: Collection[str], folder: pathlib.Path
+) -> Callable[[Settings], Trial]:
+    """Returns the function that creates the run with these settings on top of the shared ones.
+
+    It raises ConfigError if together they are no valid configuration.
+
+    Args:
+        config: the settings of all runs. A varied setting displaces its partner of an exclusive
+            pair, unless the command line gives both.
+        varied: the names of the other settings.
+        given: the flags of the command line.
+        folder: of the sweep, with a folder for each run.
+    """
+    fields = {name.partition(".")[0] for name in varied}
+    displaced = config_lib.displaced_by(TrainConfig, fields).difference(fields, given)
+    shared: Settings = config.flat() | dict.fromkeys(displaced)
+
+    def create(settings: Settings) -> Trial:
+        changed = dict(shared)
+        # A keyword changes the keywords that were set as a whole.
+        for name in sorted(settings, key=lambda name: "." in name):
+            field, dot, keyword = name.partition(".")
+            changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
+        text = ",".join(f"{name}={shown(value)}" for name, value in settings.items())
+        name = urllib.parse.quote(text, safe="=,.:+-")
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
+        return Trial(settings, TrainConfig.of(**changed), RunDirectory(folder / name))
+
+    return create
+
+
+class Grid:
+    """Every combination of values, in order; the last setting varies fastest.
+
+    Args:
+        words: as for `--grid`.
+        config: the settings of all runs.
+        given: the flags of the command line.
+        folder: of the sweep, with a folder for each run.
+
+    Attributes:
+        waiting: the runs to come; those that are complete do not run again.
+        count: their number.
+
+    Raises:
+        ConfigError: for a grid that cannot be read, the first invalid combination, and a folder
+            that cannot be written or holds runs with other settings.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        config: TrainConfig,
+        given: Collection[str],
+        folder: pathlib.Path,
+    ) -> None:
+        if not words:
+            remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
+            raise ConfigError("grid", "", remedy)
+        texts = parse(words, "grid")
+        create = trial_creator(config, texts, given, folder)
+        values = [parse_values(name, text, "grid") for name, text in texts.items()]
+        combinations = (dict(zip(texts, each, strict=True)) for each in itertools.product(*values))
+        self._trials = {trial.name: trial for trial in map(create, combinations)}
+        waiting = [trial for trial in self._trials.values() if not trial.is_done()]
+        self.waiting, self.count = iter(waiting), len(waiting)
+        check_folder("output", folder)
+
+    def should_stop(self, trial: Trial) -> bool:
+        """Whether to stop a run that is under way; true once."""
+        return False
+
+    def end(self, trial: Trial, code: int) -> bool:
+        """Records the exit code of a run, and returns whether the run failed."""
+        return code != 0
+
+    def trials(self) -> list[Trial]:
+        """Returns the runs of the table."""
+        return [*self._trials.values()]
