@@ -34,7 +34,6 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     planned_bytes = None
     if hasattr(strategy.train_step, "lower"):
         planned_bytes = memory.compile_step(strategy, setup.abstract_step, batch_size)[1].total
-    median = statistics.median(seconds)
     return {
         "model": setup.config.model,
         "dataset": setup.config.dataset,
