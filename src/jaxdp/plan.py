@@ -132,7 +132,7 @@ def plan(
         "compiles": True,
         "flops_per_example": flops / examples,
         "bytes": {kind: getattr(step, kind) for kind in (*memory.KINDS, "total")},
-        "collectives": [each._asdict() for each in collectives],
+        "collectives": [dataclasses.asdict(each) for each in collectives],
     }
     if target is not None:
         ideal = idealize(target, setup.config.precision, flops, step, collectives)

@@ -2,6 +2,7 @@
 printed is what its program shows.
 """
 
+import dataclasses
 import json
 import re
 import sys
@@ -105,7 +106,7 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
         "dataset_bytes": smallest_array(setup),
         "traced_formats": formats(before.as_text()),
-        "collectives": [each._asdict() for each in read_collectives(compiled.as_text())],
+        "collectives": [dataclasses.asdict(each) for each in read_collectives(compiled.as_text())],
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
     }
 

@@ -4,10 +4,10 @@ Source: openxla.org/xla/operation_semantics for the operations. The text is no s
 what cannot be read counts as nothing, and tests/aot compiles for TPUs and GPUs.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 _BYTES = {"pred": 1} | {
     f"{kind}{bits}": bits // 8 for kind in ("s", "u", "f", "bf") for bits in (8, 16, 32, 64)
@@ -35,7 +35,8 @@ _CALLERS = ("while", "call", "conditional", "async-start", "fusion")
 Computations = Mapping[str, Mapping[str, re.Match[str]]]  # instructions by name
 
 
-class Collective(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Collective:
     """The collectives of one kind in a program.
 
     Attributes:
@@ -61,21 +62,26 @@ def read_collectives(text: str) -> list[Collective]:
         matches = map(_INSTRUCTION.match, body.splitlines())
         computations[name] = {match["name"]: match for match in matches if match}
         main = name if entry else main
-    totals: dict[str, tuple[int, int]] = {}
-    for kind, times, moved in _walk(computations, main, 1):
-        count, total = totals.get(kind, (0, 0))
-        totals[kind] = count + times, total + times * moved
-    found = [Collective(kind, *total) for kind, total in totals.items()]
-    return sorted(found, key=lambda each: -each.bytes)
+    # XLA:TPU divides a collective among fusions, which share its channel.
+    channels = dict(_walk(computations, main, 1))
+    totals: dict[str, Collective] = {}
+    for each in channels.values():
+        total = totals.get(each.kind, Collective(each.kind, 0, 0))
+        totals[each.kind] = Collective(
+            each.kind, total.count + each.count, total.bytes + each.bytes
+        )
+    return sorted(totals.values(), key=lambda each: -each.bytes)
 
 
-def _walk(computations: Computations, name: str, times: int) -> Iterator[tuple[str, int, int]]:
-    """Yields the kind of each collective of a computation and of those that it calls, how often it
-    runs, and its bytes.
+def _walk(computations: Computations, name: str, times: int) -> Iterator[tuple[str, Collective]]:
+    """Yields each collective, and its channel, of a computation and of those that it calls.
+
+    Args:
+        times: how often the computation runs.
     """
     instructions = computations.get(name, {})
     for each in instructions.values():
-        opcode = each["opcode"]
+        opcode, attributes = each["opcode"], each["attributes"] or ""
         kind = opcode.removesuffix("-start")
         if kind in _COLLECTIVES:
             names = _NAME.findall(each["operands"])
@@ -87,9 +93,10 @@ def _walk(computations: Computations, name: str, times: int) -> Iterator[tuple[s
                 results -= operands
             # As XLA:TPU writes it.
             kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else kind
-            yield kind, times, max(operands, results)
+            channel = re.search(r"channel_id=(\d+)", attributes)
+            moved = times * max(operands, results)
+            yield channel[1] if channel else each["name"], Collective(kind, times, moved)
         elif opcode in _CALLERS:
-            attributes = each["attributes"] or ""
             trips = _trips(computations, attributes) if opcode == "while" else 1
             for called in _NAME.findall(" ".join(_CALLED.findall(attributes))):
                 yield from _walk(computations, called, times * trips)
