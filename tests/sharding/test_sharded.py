@@ -353,7 +353,7 @@ def test_padding_of_version_0_2_is_taken_off() -> None:
     assert position == {"rollbacks": 1}
     again = run.strategy.gather(run.strategy.restore(state))
     assert_same_checkpoint(flatten(again), expected, atol=0)
-    misfit = r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"
+    misfit = r"resume=5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"
     with pytest.raises(ConfigError, match=misfit):
         reader.restore(5, padded)  # a model as wide as the padding
 
@@ -387,20 +387,20 @@ def test_the_first_dim_that_divides_is_sharded(
 
 
 MISTAKES = [
-    ({"mesh": "data=3,space=2"}, r"--mesh data=3,space=2: is for 6 devices and there are 8"),
+    ({"mesh": "data=3,space=2"}, r"mesh=data=3,space=2: is for 6 devices and there are 8"),
     *(
         ({"mesh": text}, r"write data=N,space=N, or one of the two, with numbers from 1")
         for text in ("data=4,spase=2", "data=4,model=2", "4x2", "data=0", "data=4,data=2")
     ),
     (
         {"mesh": "data=8", "strategy": "pmap"},
-        r"--mesh data=8: --strategy pmap takes none; use --strategy sharded",
+        r"mesh=data=8: strategy pmap takes none; use strategy sharded",
     ),
-    ({"shard_params": True, "strategy": "pmap"}, r"--shard-params.*--strategy sharded"),
-    ({"shard_params": True, "strategy": "shard_map"}, r"--shard-params.*--strategy sharded"),
+    ({"shard_params": True, "strategy": "pmap"}, r"shard_params.*strategy sharded"),
+    ({"shard_params": True, "strategy": "shard_map"}, r"shard_params.*strategy sharded"),
     (
         {"shard_params": True, "strategy": "single", "devices": 1},
-        r"--shard-params.*--strategy sharded",
+        r"shard_params.*strategy sharded",
     ),
     ({"mesh": "data=1,space=8", "image_size": "12"}, r"space=8 does not divide the 12 rows"),
     (
