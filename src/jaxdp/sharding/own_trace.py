@@ -40,17 +40,19 @@ def scan_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
     that the device does not wait for the host between them. K is the second dim, since the first
     one is sharded over devices and processes.
     """
+    token = object()
 
     def steps(
         state: TrainState, batch: Batch, constants: Constants
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        if batch["indices"].ndim == 1:
-            return train_step(state, batch, constants)
-        return jax.lax.scan(
-            lambda state, batch: train_step(state, batch, constants),
-            state,
-            {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()},
-            unroll=not recipe.scan,
-        )
+        with _context(token):  # as `own_trace` does, without its frame
+            if batch["indices"].ndim == 1:
+                return train_step(state, batch, constants)
+            return jax.lax.scan(
+                lambda state, batch: train_step(state, batch, constants),
+                state,
+                {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()},
+                unroll=not recipe.scan,
+            )
 
-    return own_trace(steps)
+    return steps
