@@ -201,8 +201,7 @@ def aot(session: nox.Session) -> None:
 
     Every pair of their settings is among them.
 
-    `-- --write-bytes` writes the tables of bytes moved anew; `-- --every-step` compiles the whole
-    product, 170 for each.
+    `-- --every-step` compiles the whole product, 170 for each.
     """
     keep_what_is_compiled(session)
     # Of what the extra cuda13 installs this is what compiles; the rest of it runs programs.

@@ -278,7 +278,7 @@ def predict(
     platform.describe_only()
     from jaxdp.runtime.targets import Target
     from jaxdp.sharding import memory
-    from jaxdp.sharding.program import Program
+    from jaxdp.sharding.program import read_collectives
     from jaxdp.sharding.roofline import idealize
 
     described = Target.parse(target)
@@ -286,7 +286,7 @@ def predict(
     compiled, planned = memory.compile_step(setup.strategy, setup.abstract_step, batch)
     alone = create_setup(name, kwargs, size, batch, precision)
     lowered = alone.strategy.train_step.lower(*alone.abstract_step(batch))
-    collectives = Program(compiled.as_text()).collectives()
+    collectives = read_collectives(compiled.as_text())
     ideal = idealize(described, precision, lowered.cost_analysis()["flops"], planned, collectives)
     return {
         "predicted_ms": 1e3 * ideal["step_seconds"],

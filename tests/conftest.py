@@ -32,11 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="start JAX with the XLA flags for bfloat16 and float16",
     )
     parser.addoption(
-        "--write-bytes",
-        action="store_true",
-        help="write tests/aot/bytes_moved_*.json instead of comparing with them",
-    )
-    parser.addoption(
         "--every-step",
         action="store_true",
         help="let tests/aot compile all 320 steps, not every pair of settings",

@@ -1,27 +1,32 @@
-"""`python -m jaxdp.plan`: shows the memory of a training step, the batch that fits, and what would
-change that, for the devices here or for accelerators that only a description stands for.
+"""`python -m jaxdp.plan`: shows the memory of a training step and the batch that fits, for the
+devices here or for accelerators that only a description stands for.
 
 Steps are compiled and their plans are read; nothing runs, and no memory of a device is taken.
 """
 
 import dataclasses
+import functools
 import json
+import math
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import rich.box
+import rich.console
+import rich.table
 
 from jaxdp.command_line import command
 from jaxdp.config import BatchNormMode, TrainConfig, setting
 from jaxdp.config.values import TargetCounts
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import plans
 from jaxdp.runtime import platform, streams
 from jaxdp.runtime.targets import Target
-from jaxdp.units import parse_bytes
+from jaxdp.units import bytes_text, parse_bytes
 
 DESCRIPTION = "Show what a training step takes, and which batch fits, without running it."
-# XLA:TPU then compiles several times as fast, into programs that take as much memory or more.
-_QUICK = {"exec_time_optimization_effort": -1.0}
 # XLA:GPU prints hundreds of ways to compile an operation that it tries and leaves.
 _ATTEMPTS = re.compile(
     r"(loc\(.*\): )?error: (failed to compute layout|layout propagation failed|expected"
@@ -49,9 +54,6 @@ class PlanConfig(TrainConfig):  # pyright: ignore[reportIncompatibleVariableOver
         numbers=(int,),
         basic=True,
     )
-    quick: bool = setting(
-        False, "with --target tpu:...: compile with the least effort, several times as fast"
-    )
     device_memory: str | None = setting(
         None, "memory of a device, e.g. 11GiB (default: what the devices have)", metavar="SIZE"
     )
@@ -69,22 +71,22 @@ def main(asked: PlanConfig) -> int:
     config = asked.part(TrainConfig, devices=None)
     counts = asked.devices.values if asked.devices is not None else ()
     if asked.target is None:
-        if asked.quick:
-            raise ConfigError("quick", "", "is for --target; see --help")
         if len(counts) > 1:
             raise ConfigError("devices", asked.devices, "several numbers are for --target")
         records = [plan(config.replace(devices=counts[0] if counts else None), limit=limit)]
     else:
         target = Target.parse(asked.target)
         targets = [target.resize(count) if count != target.count else target for count in counts]
-        options: dict[str, Any] = {"quick": asked.quick, "search": len(targets) < 2}
+        search = len(targets) < 2
         with streams.without(_ATTEMPTS):
-            records = [plan(config, each, limit=limit, **options) for each in targets or [target]]
+            records = [
+                plan(config, each, limit=limit, search=search) for each in targets or [target]
+            ]
         _add_efficiency(records)
     if asked.json:
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
-        plans.print_plan(records)
+        print_plan(records)
     return 0
 
 
@@ -93,42 +95,38 @@ def plan(
     target: Target | None = None,
     *,
     limit: int | None = None,
-    quick: bool = False,
     search: bool = True,
-    compare: bool = True,
 ) -> Record:
     """Returns what a step takes, ready for JSON.
 
     Args:
         target: devices to compile for; None for the devices here.
         limit: bytes of a device; None for what the devices have.
-        quick: whether to compile for a TPU with the least effort.
         search: whether to find the largest batch that fits.
-        compare: whether to find it with other settings, too, that save memory on the devices here.
 
     Raises:
         ConfigError: for a run that could not be trained.
     """
     setup = _create_setup(config, target)
     from jaxdp.sharding import memory
-    from jaxdp.sharding.program import Program
+    from jaxdp.sharding.program import read_collectives
     from jaxdp.sharding.roofline import idealize
 
     if limit is None:
         here = platform.device_memory_bytes
         limit = target.chip.memory_bytes if target else here(setup.strategy.devices)
-    least = _QUICK if target is not None and target.chip.platform == "tpu" else None
     record = _describe(setup, target, limit)
     examples, size = record["examples_per_device"], record["global_batch_size"]
+    compile_batch = functools.cache(
+        functools.partial(memory.compile_step, setup.strategy, setup.abstract_step)
+    )
     try:
-        compiled, step = memory.compile_step(
-            setup.strategy, setup.abstract_step, size, least if quick else None
-        )
+        compiled, step = compile_batch(size)
     except RuntimeError as error:
         text = " ".join(str(error).split())
         reason = text[max(text.find("Ran out of memory"), 0) :][:300]
         return record | {"compiles": False, "reason": reason}
-    collectives = Program(compiled.as_text()).collectives()
+    collectives = read_collectives(compiled.as_text())
     flops = _count_flops(setup, examples) if target else step.flops
     record |= {
         "compiles": True,
@@ -140,32 +138,10 @@ def plan(
         ideal = idealize(target, setup.config.precision, flops, step, collectives)
         record["idealized"] = ideal | {"images_per_second": size / ideal["step_seconds"]}
     if search:
-        record["variants"] = {"as configured": _find_largest(setup, step, limit, least)}
-    if search and compare and target is None:
-        for name, each in variants(setup.config, setup.strategy.num_devices).items():
-            print(f"looking for the largest batch: {name}", file=sys.stderr)
-            found = plan(each, limit=limit, compare=False)
-            if found["compiles"]:
-                record["variants"][name] = found["variants"]["as configured"]
+        record["largest_per_device"] = memory.largest_batch(
+            setup.strategy, compile_batch, limit, first=examples
+        )
     return record
-
-
-def _find_largest(setup: Any, step: Any, limit: int, options: dict[str, Any] | None) -> Record:
-    """Returns the largest batch.
-
-    Args:
-        step: the memory of the configured step.
-    """
-    from jaxdp.sharding.memory import find_largest
-
-    strategy, known = setup.strategy, {_examples(setup): step}
-    largest = find_largest(strategy, setup.abstract_step, limit, known=known, options=options)
-    return {
-        "bytes": step.total,
-        "bytes_per_example": largest.bytes_per_example,
-        "largest_per_device": largest.examples,
-        "largest_global": largest.examples * strategy.data_shards,
-    }
 
 
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
@@ -187,10 +163,11 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
     """Returns the facts of a step that are known before it is compiled."""
     import jax
 
-    from jaxdp.sharding.memory import USABLE_FRACTION
+    from jaxdp.sharding.memory import USABLE_FRACTION, fewest_examples
 
     strategy, config = setup.strategy, setup.config
-    examples = _examples(setup)
+    unit = fewest_examples(strategy)
+    examples = math.ceil(setup.global_batch_size / (strategy.data_shards * unit)) * unit
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -205,17 +182,8 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
         "device_memory": limit,
         "usable_bytes": int(USABLE_FRACTION * limit),
         "examples_per_device": examples,
-        "examples_at_once": examples // config.accumulate_steps,
         "global_batch_size": examples * strategy.data_shards,
     }
-
-
-def _examples(setup: Any) -> int:
-    """Returns the examples on a device, in whole microbatches and groups of batch norm."""
-    from jaxdp.sharding.memory import fewest_examples
-
-    unit = fewest_examples(setup.strategy)
-    return -(-setup.global_batch_size // (setup.strategy.data_shards * unit)) * unit
 
 
 def _count_flops(setup: Any, examples: int) -> float:
@@ -233,27 +201,77 @@ def _count_flops(setup: Any, examples: int) -> float:
     return lowered.cost_analysis()["flops"] * shards / devices
 
 
-def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
-    """Returns settings that could save memory, by the flags that choose them."""
-    offered: list[tuple[bool, str, dict[str, Any]]] = [
-        (config.remat == "none", "--remat blocks", {"remat": "blocks"}),
-        (config.precision == "float32", "--precision bfloat16", {"precision": "bfloat16"}),
-        (config.accumulate_steps == 1, "--accumulate-steps 4", {"accumulate_steps": 4}),
-        (
-            devices > 1 and not config.shard_params,
-            "--strategy sharded --shard-params",
-            {"strategy": "sharded", "shard_params": True},
-        ),
-    ]
-    return {flags: config.replace(**changes) for applies, flags, changes in offered if applies}
-
-
 def _add_efficiency(records: list[Record]) -> None:
     """Adds to each record its images per second on a device as a fraction of the first record's."""
     compiled = [record for record in records if record["compiles"]]
     rates = [record["idealized"]["images_per_second"] / record["devices"] for record in compiled]
     for rate, record in zip(rates, compiled, strict=True):
         record["idealized"]["efficiency"] = rate / rates[0]
+
+
+def print_plan(records: Sequence[Record]) -> None:
+    """Prints a plan, or the plans for several numbers of devices, on standard output."""
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
+    for record in records:
+        for line in _lines(record):
+            console.print(line)
+    ideals = [record for record in records if "idealized" in record]
+    if not ideals:
+        return
+    table = rich.table.Table(
+        title="idealized, milliseconds", box=rich.box.SIMPLE_HEAD, pad_edge=False
+    )
+    parts = ["compute", "memory", "network", "step"]
+    for title in ("devices", "batch", *parts, "bound by", "images/s", "efficiency"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for record in ideals:
+        ideal = record["idealized"]
+        table.add_row(
+            f"{record['devices']:,}",
+            f"{record['global_batch_size']:,}",
+            *(f"{1e3 * ideal[f'{part}_seconds']:,.3f}" for part in parts),
+            ideal["bound"],
+            f"{ideal['images_per_second']:,.0f}",
+            f"{ideal['efficiency']:.0%}",
+        )
+    console.print(table)
+    console.print(
+        "Idealized: the rates of the data sheet, every byte moved once, no latency and no overlap"
+        " of network and computation."
+    )
+
+
+def _lines(record: Record) -> Iterator[str]:
+    """Yields what is printed of a step, its memory and its collectives."""
+    what = printable(f"{record['model']} on {record['dataset']}")
+    yield (
+        f"{what} ({'x'.join(map(str, record['image_shape']))}),"
+        f" {record['strategy']} on {record['devices']} {record['platform']},"
+        f" {record['precision']}, batch norm {record['batch_norm']}:"
+        f" {record['parameters']:,} parameters"
+    )
+    step = f"a step of {record['examples_per_device']} examples on a device"
+    if not record["compiles"]:
+        yield f"{step} does not compile:"
+        yield record["reason"]
+        return
+    sizes = {kind: bytes_text(size) for kind, size in record["bytes"].items() if size}
+    total = sizes.pop("total")
+    yield (
+        f"{step} compiles. It takes {total} of {bytes_text(record['device_memory'])}:"
+        f" {', '.join(map(' '.join, sizes.items()))};"
+        f" {record['flops_per_example'] / 1e9:.3g} GFLOP to train on an example"
+    )
+    for each in record["collectives"]:
+        yield f"collective: {each['count']} x {each['kind']}, {bytes_text(each['bytes'])}"
+    if not record["collectives"]:
+        yield "collectives: none"
+    if "largest_per_device" in record:
+        share = record["usable_bytes"] / record["device_memory"]
+        yield (
+            f"largest batch: {record['largest_per_device']:,} examples fit a device, in {share:.0%}"
+            f" of its memory, as XLA plans it for {record['platform']}"
+        )
 
 
 if __name__ == "__main__":

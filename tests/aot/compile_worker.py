@@ -15,7 +15,6 @@ platform.describe_only()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from hlo import Program, padded_bytes  # noqa: E402
 
 from jaxdp.config import TrainConfig  # noqa: E402
 from jaxdp.data import placement  # noqa: E402
@@ -23,6 +22,8 @@ from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.models import convolution  # noqa: E402
 from jaxdp.objects import Objects  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
+from jaxdp.sharding.partition import bytes_per_device  # noqa: E402
+from jaxdp.sharding.program import read_collectives  # noqa: E402
 from jaxdp.training.setup import create_setup  # noqa: E402
 
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
@@ -95,24 +96,18 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
     """Returns what a test asserts of a program."""
     setup = prepare(case)
     before = lowered(case, setup)
-    quick = case["target"].startswith("tpu") and not case.get("default_effort")
-    read = Program(before.compile(compiler_options=LEAST_EFFORT if quick else None).as_text())
-    # What results from an instruction, and is no name for something that was there before.
-    names = "parameter tuple get-tuple-element while bitcast opt-barrier conditional call".split()
-    large = [
-        each
-        for _, each, _ in read.everything()
-        if each.opcode not in names and padded_bytes(each) >= smallest_array(setup) // 2
-    ]
+    options = LEAST_EFFORT if case["target"].startswith("tpu") else None
+    compiled = before.compile(compiler_options=options)
+    memory = compiled.memory_analysis()
     return {
-        "donated": read.donated,
+        "donated_bytes": memory.alias_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "state_bytes": bytes_per_device(setup.strategy.abstract(setup.shapes)),
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
-        "copies": [f"{each.opcode} {each.type}" for each in large],
+        "dataset_bytes": smallest_array(setup),
         "traced_formats": formats(before.as_text()),
-        "formats": read.formats(),
-        "collectives": [dataclasses.asdict(each) for each in read.collectives()],
+        "collectives": [dataclasses.asdict(each) for each in read_collectives(compiled.as_text())],
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "bytes_moved": read.bytes_moved,
     }
 
 

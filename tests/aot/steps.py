@@ -9,18 +9,18 @@ Case = dict[str, Any]
 
 TARGETS = {"tpu": "tpu:v5e:2x2", "cuda": "cuda:h100:4"}
 # Settings, images, their number and how many a device has of a batch. All images together are far
-# more than any activation.
-CIFAR: Case = {"shape": (32, 32, 3), "images": 50_000, "examples": 16}
+# more than what a step takes in addition.
+CIFAR: Case = {"shape": (32, 32, 3), "images": 1_000_000, "examples": 16}
 MODELS: dict[str, tuple[Case, Case]] = {
     "pyramidnet110": ({"model": "pyramidnet", "model_kwargs": {"depth": 110, "alpha": 48}}, CIFAR),
     "pyramidnet20": ({"model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}}, CIFAR),
     "unet": (
         {"model": "unet", "task": "segmentation"},
-        {"shape": (128, 128, 3), "images": 20_000, "examples": 4},
+        {"shape": (128, 128, 3), "images": 80_000, "examples": 4},
     ),
     "resnet50": (
         {"model": "resnet", "model_kwargs": {"depth": 50}},
-        {"shape": (224, 224, 3), "images": 10_000, "examples": 16},
+        {"shape": (224, 224, 3), "images": 40_000, "examples": 16},
     ),
     "cnn": ({"model": "cnn"}, CIFAR),
 }
@@ -68,10 +68,6 @@ def every_step() -> list[Choice]:
     return list(itertools.product(LARGE, STRATEGIES, PRECISIONS, KINDS))
 
 
-# Whose bytes moved are in the tables.
-NAMED = {*SMALL, *every_pair()}
-
-
 def name(platform: str, choice: Choice) -> str:
     return "-".join([platform, *choice])
 
@@ -82,6 +78,7 @@ def case(platform: str, choice: Choice, mutant: str = "") -> Case:
     settings, data = MODELS[model]
     # Statistics of a device's own examples: those of more have a collective at each layer.
     settings = settings | STRATEGIES[strategy] | {"precision": precision, "batch_norm": "replica"}
+    settings |= {"data_placement": "device"}
     settings |= {"per_device_batch_size": data["examples"]} | (
         {"accumulate_steps": MICROBATCHES} if kind == "accumulation" else {}
     )

@@ -4,8 +4,6 @@ Nothing is run; times are not asserted.
 """
 
 import itertools
-import json
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,6 @@ import steps
 Answer = dict[str, Any]
 Ask = Callable[[Answer], Answer]
 
-TOLERANCE = 0.02
 KINDS_OF_COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -35,24 +32,19 @@ def test_every_pair_of_settings_is_among_the_steps() -> None:
     assert len(chosen) == len(set(chosen)) == len(steps.LARGE) * len(steps.STRATEGIES)
 
 
-def check(found: Answer, platform: str, step: steps.Choice) -> None:
+def check(found: Answer, step: steps.Choice) -> None:
     """Asserts what holds of every step."""
     _, strategy, precision, kind = step
-    assert not found["copies"], "the step writes something as large as the data set"
+    assert found["temporary_bytes"] < found["dataset_bytes"] // 2, "the data set is copied"
     trains = kind != "evaluate"
     if trains:
-        assert found["donated"] >= found["state_leaves"], (
+        assert found["donated_bytes"] >= found["state_bytes"], (
             "the new state does not take the memory of the old one"
         )
     if precision == "bfloat16":
-        # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16, other compilers need
-        # not.
+        # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16; others need not.
         assert found["traced_formats"] == ["bf16"], (
             "a convolution of a bfloat16 step is traced in float32"
-        )
-        # The metrics of an evaluation count in float32, by matrix products.
-        assert found["formats"] == ["bf16"] or not trains, (
-            "a convolution or matrix product of a bfloat16 step is in float32"
         )
     collectives = {
         name: [each for each in found["collectives"] if each["kind"] == name]
@@ -63,17 +55,14 @@ def check(found: Answer, platform: str, step: steps.Choice) -> None:
         assert not any(collectives[name] for name in KINDS_OF_COLLECTIVES[1:]), (
             "only all-reduces are needed"
         )
-        check_reductions(found, collectives["all-reduce"], platform, step)
+        check_reductions(found, collectives["all-reduce"], step)
     if trains and strategy == "sharded_params":
         check_scattered(found, collectives, step)
     if trains and strategy == "space":
         assert collectives["collective-permute"], "the rows at the edges are not exchanged"
-    check_overlap(collectives, platform, step)
 
 
-def check_reductions(
-    found: Answer, reductions: list[Answer], platform: str, step: steps.Choice
-) -> None:
+def check_reductions(found: Answer, reductions: list[Answer], step: steps.Choice) -> None:
     """Asserts that gradients are combined, and reduced once for each update."""
     _, strategy, precision, kind = step
     updates = steps.STEPS_A_CALL if kind == "several" else 1
@@ -112,58 +101,9 @@ def check_scattered(
     )
 
 
-def check_overlap(collectives: dict[str, list[Answer]], platform: str, step: steps.Choice) -> None:
-    """Asserts that a device computes while it waits for others, where a compiler provides for
-    that.
-    """
-    model, strategy, _, kind = step
-    if platform == "tpu":  # with the least effort nothing else is
-        assert all(
-            each["asynchronous"] == each["count"] for each in collectives["collective-permute"]
-        )
-        return
-    assert all(
-        each["asynchronous"] == each["count"] for each in itertools.chain(*collectives.values())
-    ), "the device waits"
-    if strategy == "sharded_params":
-        assert any(each["overlapped"] for each in collectives["all-gather"]), (
-            "nothing is computed while parameters are gathered"
-        )
-    if kind != "evaluate" and model != "cnn":
-        reductions = [*collectives["all-reduce"], *collectives["reduce-scatter"]]
-        assert any(each["overlapped"] for each in reductions), (
-            "nothing is computed while gradients are reduced"
-        )
-    if kind != "evaluate" and model != "cnn" and strategy == "space":
-        assert any(each["overlapped"] for each in collectives["collective-permute"]), (
-            "the device waits for the rows of others"
-        )
-
-
 @pytest.mark.slow
 def test_a_compiled_step(platform: str, step: steps.Choice, compile_step: Ask) -> None:
-    check(compile_step(steps.case(platform, step)), platform, step)
-
-
-@pytest.mark.slow
-def test_a_step_moves_as_many_bytes_as_before(
-    platform: str, step: steps.Choice, compile_step: Ask, request: pytest.FixtureRequest
-) -> None:
-    """Sees a change that makes a step heavier.
-
-    `pytest --write-bytes` writes the table, of each platform for itself.
-    """
-    name, path = "-".join(step), pathlib.Path(__file__).parent / f"bytes_moved_{platform}.json"
-    found, table = (
-        compile_step(steps.case(platform, step))["bytes_moved"],
-        json.loads(path.read_text()) if path.exists() else {},
-    )
-    if request.config.getoption("--write-bytes"):
-        table = {
-            each: value for each, value in table.items() if tuple(each.split("-")) in steps.NAMED
-        } | {name: found}
-        path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
-    assert found == pytest.approx(table[name], rel=TOLERANCE)
+    check(compile_step(steps.case(platform, step)), step)
 
 
 CNN = ("cnn", "shard_map")
@@ -193,6 +133,6 @@ FAULTS = [
 def test_a_fault_is_found(
     platform: str, mutant: str, faulty: steps.Choice, compile_step: Ask
 ) -> None:
-    check(compile_step(steps.case(platform, faulty)), platform, faulty)
+    check(compile_step(steps.case(platform, faulty)), faulty)
     with pytest.raises(AssertionError):
-        check(compile_step(steps.case(platform, faulty, mutant)), platform, faulty)
+        check(compile_step(steps.case(platform, faulty, mutant)), faulty)

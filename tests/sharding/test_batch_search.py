@@ -3,36 +3,36 @@
 import math
 import random
 
-from jaxdp.sharding.memory import largest_fitting
+from jaxdp.sharding.memory import largest_power
 
 
 def test_the_largest_batch_is_the_largest_that_fits() -> None:
     drawn = random.Random(0)
     for _ in range(500):
-        unit, fixed = drawn.choice([1, 2, 6]), drawn.uniform(0, 1e9)
+        fixed = drawn.uniform(0, 1e9)
         # Gradients serve activations before, so that memory grows only beyond them; the compiler
         # may refuse what does not fit.
         gradients, each = drawn.uniform(0, 2e9), 10 ** drawn.uniform(3, 8)
         usable = 10 ** drawn.uniform(8, 11)
         refused = usable * drawn.choice([1, 1.3, math.inf])
-        sizes = {
-            count: fixed + max(gradients, each * count) + 0.1 * each * count
-            for count in (unit * multiple for power in range(60) for multiple in (2**power, 100))
-        }
+        sizes = [
+            fixed + max(gradients, each * 2**power) + 0.1 * each * 2**power for power in range(60)
+        ]
         tried: list[int] = []
 
         def bytes_of(
-            examples: int,
-            sizes: dict[int, float] = sizes,
+            count: int,
+            sizes: list[float] = sizes,
             refused: float = refused,
             tried: list[int] = tried,
         ) -> float:
-            assert examples not in tried
-            tried.append(examples)
-            return sizes[examples] if sizes[examples] <= refused else math.inf
+            assert count not in tried
+            tried.append(count)
+            size = sizes[count.bit_length() - 1]
+            return size if size <= refused else math.inf
 
-        start, most = unit * drawn.choice([1, 4, 100]), drawn.choice([math.inf, unit * 40])
-        found = largest_fitting(bytes_of, {0: fixed, start: sizes[start]}, unit, usable, most)
-        powers = [unit * 2**power for power in range(60) if unit * 2**power <= most]
-        assert found.examples == max((size for size in powers if sizes[size] <= usable), default=0)
-        assert len(tried) <= 7
+        first, most = drawn.choice([1, 4, 100]), drawn.choice([2**24, 40])
+        found = largest_power(bytes_of, first, most, usable)
+        fits = (2**power for power in range(60) if 2**power <= most and sizes[power] <= usable)
+        assert found == max(fits, default=0)
+        assert len(tried) <= 9

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
-from jaxdp.checkpoint.stored import SHAPES, Position, flatten, orbax, orbax_errors
+from jaxdp.checkpoint.stored import Position, flatten, orbax, orbax_errors
 from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState
 
@@ -84,8 +83,7 @@ class Checkpoints(SavedCheckpoints):
 
     def on_save(self, run: Any, event: Any) -> None:
         """Starts to save a state, an `events.Saving`; the writing goes on during training."""
-        position, shapes = dict(event.position), run.setup.shapes
-        self.save(event.step, event.state, position, event.metrics, shapes=shapes)
+        self.save(event.step, event.state, dict(event.position), event.metrics)
 
     def save(
         self,
@@ -93,7 +91,6 @@ class Checkpoints(SavedCheckpoints):
         state: TrainState,
         position: Position,
         metrics: Mapping[str, float] | None,
-        shapes: TrainState | None = None,
     ) -> None:
         """Starts to save a state, a copy that stays as it is, and returns.
 
@@ -101,19 +98,11 @@ class Checkpoints(SavedCheckpoints):
 
         Args:
             metrics: of an evaluation of this very state, if there was one.
-            shapes: of the state that the model knows, where this one may be padded.
 
         Raises:
             NotSavedError: if this or the earlier save cannot be written.
         """
         self.wait()
-        arrays = flatten(state)
-        padded = {
-            name: list(leaf.shape)
-            for name, leaf in (flatten(shapes) if shapes is not None else {}).items()
-            if leaf.shape != np.shape(arrays[name])
-        }
-        about = position | {SHAPES: padded} if padded else position
         with self._saving(step):
             # Orbax would make another one, with nothing else of the run next to it.
             if not self._directory.is_dir():
@@ -123,10 +112,10 @@ class Checkpoints(SavedCheckpoints):
             orbax_errors.background = None
             self._response = self._orbax.save_async(
                 step,
-                arrays,
+                flatten(state),
                 force=True,
                 metrics=dict(metrics) if metrics else None,
-                custom_metadata=about,
+                custom_metadata=position,
             )
         self._unsealed = step
 

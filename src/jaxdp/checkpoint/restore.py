@@ -27,8 +27,8 @@ class SavedCheckpoints:
 
     A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it
     restores on any number of devices, and the names show what is in it. Next to them is the
-    position: what the loop needs to go on as if nothing had happened. If processes wrote parts of
-    padded arrays, it also has the shapes without the padding, which every reader takes off.
+    position: what the loop needs to go on as if nothing had happened. Where processes of version
+    0.2 wrote padded arrays, it also has the shapes without the padding, which is taken off.
 
     Args:
         directory: its subfolders are named by step.
@@ -154,7 +154,7 @@ class SavedCheckpoints:
 
         Args:
             like: a state of the same shapes.
-            parts: shapes, padding included, and shardings: the state is then read straight onto
+            parts: shapes and shardings: the state is then read straight onto
                 devices, and a process reads no more than what its own devices hold. None for NumPy
                 arrays.
 

@@ -14,7 +14,8 @@ from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState
 
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
-SHAPES = "shapes_without_padding"  # next to the position
+# Next to the position, where processes of version 0.2 wrote padded shards.
+SHAPES = "shapes_without_padding"
 
 
 @functools.cache
@@ -88,7 +89,7 @@ class Stored:
     def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Reads the arrays onto the devices of their shardings."""
         context = orbax().Context()
-        # Another mesh needs more padding, or less.
+        # Takes the padding of version 0.2 off.
         context.array.loading.enable_padding_and_truncation = True
         wanted = {
             name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding)

@@ -3,9 +3,10 @@ allocated.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jax.experimental import multihost_utils
@@ -21,6 +22,8 @@ USABLE_FRACTION = 0.92
 # An epoch of fewer steps trains badly, however much memory there is.
 MIN_STEPS_PER_EPOCH = 10
 FIRST_EXAMPLES = 16  # on a device, in the first step that is compiled
+_MOST_EXAMPLES = 2**24
+_LARGEST_JUMP = 256  # from a number of examples that fits to the next that is tried
 KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 
 # The shapes of a step's arguments for a global batch of so many examples.
@@ -50,24 +53,13 @@ class StepMemory:
         """All bytes."""
         return sum(getattr(self, kind) for kind in KINDS)
 
-    @property
-    def fixed(self) -> int:
-        """Bytes that do not depend on the batch."""
-        return self.total - self.batch - self.working
-
 
 def compile_step(
-    strategy: Strategy,
-    abstract_step: AbstractStep,
-    global_batch_size: int,
-    options: Mapping[str, Any] | None = None,
+    strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int
 ) -> tuple[Any, StepMemory]:
     """Compiles the step for a batch of this size.
 
     Returns the compiled program, and the memory that XLA plans for it.
-
-    Args:
-        options: of the compiler.
 
     Raises:
         ConfigError: for a strategy with a step of several programs.
@@ -78,9 +70,7 @@ def compile_step(
     if not hasattr(step, "lower"):
         remedy = "has a step of several programs; plan for another strategy"
         raise ConfigError("strategy", strategy.name, remedy)
-    compiled = step.lower(state, batch, constants).compile(
-        compiler_options=dict(options) if options else None
-    )
+    compiled = step.lower(state, batch, constants).compile()
     analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     known = {
         "params": bytes_per_device(state.params),
@@ -102,96 +92,70 @@ def compile_step(
     return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=flops)
 
 
-class LargestBatch(NamedTuple):
-    """The largest batch that fits a device, as compiled steps show.
-
-    Attributes:
-        examples: on a device, a power of 2 of the fewest that there can be; 0 if none fits.
-        bytes_per_example: the growth between the two largest steps that were compiled.
-    """
-
-    examples: int
-    bytes_per_example: float
-
-
-def find_largest(
+def largest_batch(
     strategy: Strategy,
-    abstract_step: AbstractStep,
+    compile_batch: Callable[[int], tuple[Any, StepMemory]],
     limit: int | float,
     *,
-    known: Mapping[int, StepMemory] | None = None,
-    most: int | float = math.inf,
-    options: Mapping[str, Any] | None = None,
-) -> LargestBatch:
-    """Finds the largest batch that fits devices with so many bytes, by compiling a few steps.
+    first: int,
+    most: int = _MOST_EXAMPLES,
+) -> int:
+    """Returns the largest number of examples that fits devices with so many bytes: a power of 2 of
+    the fewest that there can be, or 0.
 
     Args:
-        known: steps by examples on a device that were compiled already.
+        compile_batch: `compile_step` for a global batch of this size.
+        first: examples on a device to begin with.
         most: examples on a device that may be tried.
-        options: of the compiler.
     """
-    unit, steps = fewest_examples(strategy), dict(known or {})
+    unit = fewest_examples(strategy)
 
-    def bytes_of(examples: int) -> int | float:
-        global_batch_size = examples * strategy.data_shards
+    def bytes_of(units: int) -> int | float:
         try:
-            _, step = compile_step(strategy, abstract_step, global_batch_size, options)
+            _, step = compile_batch(units * unit * strategy.data_shards)
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return math.inf
-        steps[examples] = step
         return step.total
 
-    first = max(unit, int(min(FIRST_EXAMPLES, most)) // unit * unit)
-    while not steps and bytes_of(first) == math.inf:
-        if first == unit:
-            return LargestBatch(0, math.nan)
-        first = max(unit, first // 2 // unit * unit)
-    tried: dict[int, int | float] = {0: next(iter(steps.values())).fixed}
-    tried |= {examples: step.total for examples, step in steps.items()}
-    return largest_fitting(bytes_of, tried, unit, USABLE_FRACTION * limit, most)
+    return unit * largest_power(bytes_of, first // unit, most // unit, USABLE_FRACTION * limit)
 
 
-def largest_fitting(
-    bytes_of: Callable[[int], int | float],
-    known: Mapping[int, int | float],
-    unit: int,
-    usable: int | float,
-    most: int | float = math.inf,
-) -> LargestBatch:
-    """Returns the largest number of examples that fits: a power of 2 of units, or 0.
-
-    A straight line through the known numbers gives the next number to try; only numbers that were
-    tried count as fitting.
+def largest_power(
+    bytes_of: Callable[[int], int | float], first: int, most: int, usable: int | float
+) -> int:
+    """Returns the largest power of 2 that fits, 0 if none does, by trying few.
 
     Args:
-        bytes_of: returns the bytes of so many examples; infinity if they cannot be compiled.
-        known: bytes by examples, for none and for one number at least.
-        unit: fewest examples.
+        bytes_of: returns the bytes of a number; infinity if it cannot be compiled.
+        first: number to begin with.
+        most: number that may be tried.
         usable: bytes that there are.
-        most: examples that may be tried.
     """
-    tried = dict(known)
-
-    def power(examples: int | float) -> int:
-        count = int(min(examples, max(most, unit)) // unit)
-        return unit << count.bit_length() - 1 if count > 0 else 0
-
-    while True:
-        best = power(max((count for count, size in tried.items() if size <= usable), default=0))
-        fails = min((count for count, size in tried.items() if size > usable), default=math.inf)
-        first, second = sorted(count for count, size in tried.items() if size < math.inf)[-2:]
-        growth = (tried[second] - tried[first]) / (second - first)
-        guess = power(second + (usable - tried[second]) / max(growth, 1.0))
+    tried: dict[int, int | float] = {}
+    best, fails = 0, 2 * _power(most)
+    count = _power(min(first, most))
+    while best < count < fails:
+        tried[count] = bytes_of(count)
+        if tried[count] <= usable:
+            best = count
+        else:
+            fails = count
+        guess = 2.0 * best or fails / 2
+        measured = [size for size in sorted(tried) if tried[size] < math.inf][-2:]
+        if len(measured) == 2:  # a straight line through the largest
+            low, high = measured
+            growth = (tried[high] - tried[low]) / (high - low)
+            guess = high + (usable - tried[high]) / max(growth, 1.0)
         # The line of small steps is too steep: memory for gradients serves activations before.
-        if len(tried) <= len(known) or fails < math.inf:
-            guess = max(guess, power(2 * best))
-        if guess >= fails:
-            guess = power(fails - 1)
-        if guess <= best or guess in tried:
-            return LargestBatch(best, growth)
-        tried[guess] = bytes_of(guess)
+        count = min(max(_power(guess), 2 * best), _LARGEST_JUMP * max(best, 1), fails // 2)
+    return best
+
+
+def _power(number: int | float) -> int:
+    """Returns the largest power of 2 up to a number, at least 1."""
+    return 1 << (max(int(number), 1).bit_length() - 1)
 
 
 def fewest_examples(strategy: Strategy) -> int:
@@ -215,10 +179,11 @@ def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_example
     limit = np.asarray(float(platform.device_memory_bytes(strategy.devices)))
     limit = float(np.min(multihost_utils.process_allgather(limit)))
     most = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
-    largest = find_largest(strategy, abstract_step, limit, most=most)
-    if not largest.examples:
+    compile_batch = functools.partial(compile_step, strategy, abstract_step)
+    examples = largest_batch(strategy, compile_batch, limit, first=FIRST_EXAMPLES, most=most)
+    if not examples:
         unit = fewest_examples(strategy)
         least = "one example" if unit == 1 else f"{unit} examples"
         remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see"
         raise ConfigError("global_batch_size", "auto", f"{remedy} python -m jaxdp.plan")
-    return strategy.data_shards * largest.examples
+    return strategy.data_shards * examples

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.registry import ConfigError
 
 Device = Any  # jax.Device, which type checkers take for a value
 
@@ -66,18 +66,10 @@ class MeshShape:
         sizes: dict[str, int] = {}
         for word in text.split(","):
             name, _, size = (part.strip() for part in word.partition("="))
-            if not is_count(size) or int(size) == 0:
-                remedy = "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,space=2"
-            elif name == "model":
-                remedy = "the axis model was removed in 0.3.0; use data with --shard-params"
-            elif name not in AXES:
-                remedy = f"unknown axis {name!r}; {nearest(name, list(AXES))}"
-            elif name in sizes:
-                remedy = f"names the axis {name} twice; give each once"
-            else:
-                sizes[name] = int(size)
-                continue
-            raise ConfigError("mesh", text, remedy)
+            if name not in AXES or name in sizes or not is_count(size) or int(size) == 0:
+                remedy = "write data=N,space=N, or one of the two, with numbers from 1"
+                raise ConfigError("mesh", text, remedy)
+            sizes[name] = int(size)
         if (product := math.prod(sizes.values())) != devices:
             remedy = f"is for {product} devices and there are {devices}; the sizes must multiply to"
             raise ConfigError("mesh", text, f"{remedy} {devices}")

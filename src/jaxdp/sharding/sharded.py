@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
 
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
@@ -40,25 +41,14 @@ class Sharded(strategy.Strategy):
     takes_mesh = True
 
     def _build(self) -> None:
-        self._layout: partition.Layout | None = None
         if not self.shard_params:
             self._compile(self._state_sharding, Replicas(per_program=self.data_shards))
 
-    def _fix_layout(self, state: TrainState) -> partition.Layout:
-        """Returns the layout, which depends on the model.
+    def _shard(self, leaf: Any) -> NamedSharding:
+        shards = self.data_shards if self.shard_params else 1
+        return NamedSharding(self.mesh, partition.spec(np.shape(leaf), shards))
 
-        A strategy learns the model from the first state.
-        """
-        if self._layout is None:
-            layout = self._layout = partition.Layout(self.mesh, state.params)
-            shardings = jax.tree.map(lambda leaf: leaf.sharding, layout.abstract(state))
-            replicas = _ShardedParameters(per_program=self.data_shards, layout=layout)
-            self._compile(shardings, replicas, layout.use)
-        return self._layout
-
-    def _compile(
-        self, placed: Any, replicas: Replicas, use: Callable[[Any], Any] = lambda tree: tree
-    ) -> None:
+    def _compile(self, placed: Any, replicas: Replicas) -> None:
         everywhere, split = self._state_sharding, mesh.split_over_data(self.mesh)
         recipe = self.recipe
         gather: Callable[[Batch, Batch], Batch] = gather_examples
@@ -75,7 +65,8 @@ class Sharded(strategy.Strategy):
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
         def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any]) -> Any:
-            state = dataclasses.replace(state, params=use(state.params), ema=use(state.ema))
+            params, ema = replicas.local((state.params, state.ema))
+            state = dataclasses.replace(state, params=params, ema=ema)
             return step.eval_step(state, gather(batch, data), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
@@ -118,16 +109,34 @@ class Sharded(strategy.Strategy):
     def restore_target(self, shapes: TrainState) -> TrainState | None:
         return self.abstract(shapes) if self.shard_params else None
 
-    def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
+    def restore(self, state: TrainState) -> TrainState:
         if not self.shard_params:
             return super().restore(state)
-        return self._fix_layout(shapes or state).put(state)
+
+        def put(leaf: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+            if isinstance(leaf, jax.Array) and leaf.sharding == like.sharding:
+                return leaf  # was read into `restore_target`
+            whole = np.asarray(leaf)
+            # A device receives its own shard only.
+            return jax.make_array_from_callback(
+                like.shape, like.sharding, lambda index: whole[index]
+            )
+
+        return jax.tree.map(put, state, self.abstract(state))
 
     def abstract(self, state: TrainState) -> TrainState:
         """Returns shapes and shardings of a placed state; nothing is computed."""
-        if not self.shard_params:
-            return super().abstract(state)
-        return self._fix_layout(state).abstract(state)
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                np.shape(leaf), leaf.dtype, sharding=self._shard(leaf)
+            ),
+            state,
+        )
+        if not hasattr(self, "train_step"):  # the shardings depend on the model
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, placed)
+            replicas = _ShardedParameters(per_program=self.data_shards, strategy=self)
+            self._compile(shardings, replicas)
+        return placed
 
     def state_bytes(self, state: TrainState) -> dict[str, int]:
         return {
@@ -145,31 +154,29 @@ class Sharded(strategy.Strategy):
         return contextlib.nullcontext()
 
     def gather(self, tree: Any) -> Any:
-        """Returns NumPy copies with the model's shapes.
+        """Returns NumPy copies of whole arrays, assembled from their shards on the host.
 
         With several processes this is a collective.
         """
-        layout = self._layout
-        if layout is None:
-            return super().gather(tree)
-        return jax.tree.map_with_path(lambda path, leaf: layout.crop(path, _whole(leaf)), tree)
+        return jax.tree.map(
+            lambda leaf: (
+                np.array(leaf)
+                if _is_here(leaf)
+                else np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+            ),
+            tree,
+        )
 
     def host_copy(self, state: TrainState) -> TrainState:
         """Returns NumPy arrays, as other strategies do, if this is the only process: all shards are
         on one host then anyway.
 
-        With several processes each returns its own shards, padding included, as copies, since the
-        next step consumes the state.
+        With several processes each returns its own shards, as copies, since the next step consumes
+        the state.
         """
-        if self._layout is None or jax.process_count() == 1:
-            return self.gather(state)
-        return jax.tree.map(
-            lambda leaf: np.array(leaf) if leaf.is_fully_replicated else _copy(leaf), state
-        )
+        return jax.tree.map(lambda leaf: np.array(leaf) if _is_here(leaf) else _copy(leaf), state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
-        if self._layout is None:
-            return super().all_finite(state, saved)
         return bool(_all_finite((state.params, state.batch_stats, state.ema)))
 
 
@@ -179,13 +186,15 @@ class _ShardedParameters(Replicas):
     the gradients.
     """
 
-    layout: Any = None
+    strategy: Any = None
 
     def local(self, tree: Any) -> Any:
-        return self.layout.use(tree)
+        return jax.lax.with_sharding_constraint(tree, mesh.replicated(self.strategy.mesh))
 
     def mean(self, tree: Any) -> Any:
-        return self.layout.store(tree)
+        return jax.tree.map(
+            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.strategy._shard(leaf)), tree
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,11 +211,5 @@ _copy = jax.jit(jnp.copy)
 _all_finite = jax.jit(all_finite)
 
 
-def _whole(leaf: jax.Array) -> np.ndarray:
-    """Returns an array as NumPy, assembled from its shards on the host.
-
-    Shards of other processes come over the network.
-    """
-    if leaf.is_fully_replicated or leaf.is_fully_addressable:
-        return np.array(leaf)
-    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+def _is_here(leaf: jax.Array) -> bool:
+    return leaf.is_fully_replicated or leaf.is_fully_addressable

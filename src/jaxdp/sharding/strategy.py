@@ -208,13 +208,10 @@ class Strategy(abc.ABC):
         """
         return None
 
-    def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
+    def restore(self, state: TrainState) -> TrainState:
         """Places a state on the devices, as a copy, since a train step consumes its state.
 
-        Args:
-            state: on the host or on any devices.
-            shapes: of the state, with the model's shapes, if this one may have been read into
-                `restore_target`; such arrays stay in place.
+        Arrays that were read into `restore_target` stay in place.
         """
         sharding = self._state_sharding
         return jax.tree.map(

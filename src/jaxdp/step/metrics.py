@@ -2,7 +2,6 @@
 divides once, at the end.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,12 +28,4 @@ def compute(task: Any, sums: Mapping[str, Any]) -> dict[str, float]:
     """Returns the metrics that a task computes from its sums, and last `examples`, a whole
     number.
     """
-    divide = getattr(task, "metrics", None)
-    if divide is None:  # a task written for version 0.1
-        divide = task.figures
-        warnings.warn(
-            f"{type(task).__name__}.figures(sums) is now called metrics(sums)",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-    return divide(sums) | {"examples": round(float(sums["examples"]))}
+    return task.metrics(sums) | {"examples": round(float(sums["examples"]))}

@@ -223,7 +223,7 @@ class Run:
         self._signals.training = True
         self._callbacks.load_state_dict(position.get("callbacks", {}))
         self.emit("on_start", Started, start, saved is not None, message)
-        return setup.strategy.restore(state, setup.shapes), start
+        return setup.strategy.restore(state), start
 
     def _restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state and the position of a checkpoint."""
@@ -253,7 +253,7 @@ class Run:
         evaluated = dict[str, dict[str, float]]()
         if state is not None and best and best[0] != outcome.step and outcome.status == "done":
             result_step = best[0]
-            state = setup.strategy.restore(self._restore(result_step)[0], setup.shapes)
+            state = setup.strategy.restore(self._restore(result_step)[0])
             sums = setup.evaluate(state)
         elif state is not None and sums is None and outcome.step == setup.intervals.total_steps:
             sums = setup.evaluate(state)  # it was killed after its last checkpoint

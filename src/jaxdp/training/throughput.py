@@ -68,7 +68,7 @@ class _Training:
         self._batches = itertools.chain.from_iterable(
             setup.train_batches(0) for _ in itertools.count()
         )
-        self.state = setup.strategy.restore(setup.create_state(), setup.shapes)
+        self.state = setup.strategy.restore(setup.create_state())
         self._step = setup.strategy.train_step
 
     def run(self, steps: int) -> float:
