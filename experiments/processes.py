@@ -42,7 +42,7 @@ def measure(experiment: lab.Experiment) -> Any:
         results.append({"processes": count, **run.outcome()})
     if importlib.util.find_spec("ray") is None:
         print(
-            "the row of processes on Ray is left out: it takes pip install 'jaxdp[ray]'",
+            "the row of processes on Ray is left out: it takes pip install '.[ray]'",
             file=sys.stderr,
         )
         return results

@@ -4,7 +4,7 @@ exact and async.
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
 together are as fast and wait for nobody. Time is that of training, without evaluation. It needs
-Ray: pip install 'jaxdp[ray]'.
+Ray: pip install '.[ray]'.
 """
 
 import itertools

@@ -430,12 +430,27 @@ def test_a_model_that_is_too_large_for_the_memory(
     flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run"
     assert run_train(f"{flags} --model-kwargs width=1000 hidden=16") == 2
     line = error_line(capsys)
-    assert re.fullmatch(
-        r"jaxdp.train: error: --model cnn: its parameters and gradients take \S+ MiB, and 1.0 MiB are"
-        r" free; choose a smaller one",
+    found = re.fullmatch(
+        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB,"
+        r" and 1.0 MiB are free; "
+        r"use at most width=(\d+)",
         line,
     )
+    assert found is not None, line
     assert not pathlib.Path("run").exists()
+    largest = int(found[1])
+    parameters = [
+        models.parameter_count(
+            models.create(
+                "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16
+            )
+        )
+        for width in (largest, largest + 1)
+    ]
+    assert 8 * parameters[0] <= 2**20 < 8 * parameters[1]
+    monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**12)
+    assert run_train(flags) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; choose a smaller one")
 
 
 def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

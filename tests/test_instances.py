@@ -328,7 +328,7 @@ def test_without_scikit_image_one_line_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert train.main(["--model", "unet", "--instances"]) == 2
     line = capsys.readouterr().err
-    assert line.strip().endswith("--instances: needs scikit-image: pip install 'jaxdp[instances]'")
+    assert line.strip().endswith("--instances: needs scikit-image: pip install '.[instances]'")
     assert line.count("\n") == 1
 
 

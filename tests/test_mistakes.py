@@ -19,7 +19,7 @@ def test_a_mistake_is_one_line(
     command: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if re.search("--strategy (exact|async)", command) and importlib.util.find_spec("ray") is None:
-        pytest.skip("needs Ray: pip install 'jaxdp[ray]'")
+        pytest.skip("needs Ray: pip install '.[ray]'")
     long = re.sub(r"(.)\{(\d+)\}", lambda match: match[1] * int(match[2]), command)
     name, *words = long.split()
     assert importlib.import_module(f"jaxdp.{name}").main(words) == 2

@@ -3,6 +3,7 @@ evaluation, for other programs.
 """
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import sys
@@ -116,8 +117,10 @@ def export(
     from jaxdp.inference import weights
     from jaxdp.loading import load
 
-    result = load(run_dir, step=step, plugins=plugins)
     is_program = output.suffix == ".stablehlo"
+    if is_program and importlib.util.find_spec("flatbuffers") is None:
+        raise ConfigError("output", output, "needs flatbuffers: pip install '.[export]'")
+    result = load(run_dir, step=step, plugins=plugins)
     encode = weights.to_stablehlo if is_program else weights.to_safetensors
     content = encode(result.state, result.config, result.description)
     try:

@@ -43,7 +43,7 @@ class PlanConfig(TrainConfig):  # pyright: ignore[reportIncompatibleVariableOver
         None,
         "compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8, "
         "cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install "
-        "'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver",
+        "'.[tpu]' or '.[cuda13]', no accelerator and no driver",
         metavar="PLATFORM:CHIP:TOPOLOGY",
     )
     devices: TargetCounts | None = setting(  # pyright: ignore[reportIncompatibleVariableOverride]

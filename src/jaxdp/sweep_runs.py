@@ -99,7 +99,9 @@ class Sweep:
     def __init__(
         self, plan: Grid | Search, places: Sequence[Start], check: Callable[[], Any] = int
     ) -> None:
-        self._plan, self._free, self._check = plan, [*places], check
+        self._plan = plan
+        self._free = [*places]
+        self._check = check
         self._running: list[_Run] = []
         self._moving: list[Trial] = []  # their node was lost
         # Until then a process on a lost node, or of an earlier command, may write in a folder.

@@ -223,7 +223,7 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        remedy = "a search needs Optuna: pip install 'jaxdp[optuna]'"
+        remedy = "a search needs Optuna: pip install '.[optuna]'"
         raise ConfigError("trials", "", remedy) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -20,11 +20,11 @@ def missing(platform: str) -> str | None:
     """Returns why a platform cannot be compiled for here, None if it can."""
     if platform == "tpu":
         installed = importlib.util.find_spec("libtpu")
-        return None if installed else "needs libtpu: pip install 'jaxdp[tpu]'"
+        return None if installed else "needs libtpu: pip install '.[tpu]'"
     plugins = importlib.util.find_spec("jax_plugins")
     folders = plugins.submodule_search_locations or () if plugins else ()
     found = any(path for folder in folders for path in pathlib.Path(folder).glob("xla_cuda*"))
-    return None if found else "needs the CUDA plug-in: pip install 'jaxdp[cuda13]'"
+    return None if found else "needs the CUDA plug-in: pip install '.[cuda13]'"
 
 
 def run_without_flags(*arguments: str) -> str:

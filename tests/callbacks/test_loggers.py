@@ -61,6 +61,6 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(
         jaxdp.ConfigError,
-        match=r"callbacks=wandb: needs the package wandb: pip install 'jaxdp\[wandb\]'",
+        match=r"callbacks=wandb: needs the package wandb: pip install '\.\[wandb\]'",
     ):
         jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["wandb"])

@@ -33,9 +33,7 @@ def running(pids: list[int], text: str) -> list[int]:
 @contextlib.contextmanager
 def cluster() -> Iterator["Nodes"]:
     """Yields a cluster without nodes, but for its head, which has a token, and ends it."""
-    cluster_utils = pytest.importorskip(
-        "ray.cluster_utils", reason="needs pip install 'jaxdp[ray]'"
-    )
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs pip install '.[ray]'")
     handler = signal.getsignal(signal.SIGTERM)  # which Ray takes
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("RAY_AUTH_MODE", "token")

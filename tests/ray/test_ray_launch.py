@@ -44,7 +44,7 @@ def test_without_ray_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert command.main(words.split()) == 2
-    line = "error: this needs Ray: pip install 'jaxdp[ray]', on every node\n"
+    line = "error: this needs Ray: pip install '.[ray]', on every node\n"
     assert capsys.readouterr().err.endswith(line)
 
 

@@ -27,7 +27,7 @@ NOTICED_SECONDS = 13.0  # 10, and what a busy machine takes
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHosts]:
-    pytest.importorskip("ray", reason="needs pip install 'jaxdp[ray]'")
+    pytest.importorskip("ray", reason="needs pip install '.[ray]'")
     with ray_hosts(3, tmp_path_factory.mktemp("home"), {SLOWED: "0.15"}) as found:
         yield found
 

@@ -104,7 +104,7 @@ def test_without_optuna_one_line_says_what_to_install(
     assert sweep.main(["--trials", "3", RATE]) == 2
     assert (
         capsys.readouterr().err
-        == "jaxdp.sweep: error: --trials: a search needs Optuna: pip install 'jaxdp[optuna]'\n"
+        == "jaxdp.sweep: error: --trials: a search needs Optuna: pip install '.[optuna]'\n"
     )
 
 

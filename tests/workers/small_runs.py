@@ -19,7 +19,7 @@ from jaxdp.runtime import ray_connection
 from jaxdp.workers.worker import SLOWED
 
 NEEDS_RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"
 )
 SMALL = {"model_kwargs": {"width": 4, "hidden": 16}, "global_batch_size": 32}
 

@@ -17,7 +17,7 @@ from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import ray_connection
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"
 )
 
 
@@ -36,7 +36,7 @@ def test_other_commands_start_no_workers() -> None:
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'jaxdp\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[ray\]'"):
         ray_connection.require()
 
 

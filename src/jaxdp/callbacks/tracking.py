@@ -49,7 +49,7 @@ class Tracker:
         try:
             self._library: Any = importlib.import_module(self.package)
         except ImportError as error:
-            problem = f"needs the package {self.package}: pip install 'jaxdp[{self.package}]'"
+            problem = f"needs the package {self.package}: pip install '.[{self.package}]'"
             raise ConfigError("callbacks", self.package, problem) from error
 
     def on_start(self, run: Run, event: Started) -> None:

@@ -108,7 +108,7 @@ class DataConfig(Settings):
         False,
         """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background.
         Trains background, cell and border with the border weights of the U-Net paper, and predicts
-        objects by watershed; needs pip install 'jaxdp[instances]'""",
+        objects by watershed; needs pip install '.[instances]'""",
         names_run="if_set",
         set_by=("data",),
         basic=True,

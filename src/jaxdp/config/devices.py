@@ -47,7 +47,7 @@ class ShardingConfig(LayoutConfig):
     strategy: str = setting(
         "pmap",
         """how devices share the work: pmap, single, shard_map, sharded or central; or on workers,
-        with pip install 'jaxdp[ray]': exact, whose workers compute slices of the batch as they
+        with pip install '.[ray]': exact, whose workers compute slices of the batch as they
         become free, with the same result bit for bit on any number of workers, or async, whose
         workers push gradients to parameter servers at their own pace""",
         resume="free",

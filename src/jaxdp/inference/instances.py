@@ -29,7 +29,7 @@ _HIGHEST = 2**16 - 1
 def require() -> None:
     """Raises ConfigError unless scikit-image is installed."""
     if importlib.util.find_spec("skimage") is None:
-        raise ConfigError("instances", "", "needs scikit-image: pip install 'jaxdp[instances]'")
+        raise ConfigError("instances", "", "needs scikit-image: pip install '.[instances]'")
 
 
 def label_instances(

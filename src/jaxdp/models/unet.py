@@ -75,17 +75,11 @@ class UNet(nnx.Module):
         self.dtype = dtype
 
         norm = padding == "same" and upsampling != "resize"
-        options: dict[str, Any] = {
-            "kernel_init": initializers.he_normal_fan_in,
-            "dtype": dtype,
-            "rngs": rngs,
-        }
+        options: dict[str, Any] = {"kernel_init": initializers.he_normal_fan_in}
+        options |= {"dtype": dtype, "rngs": rngs}
+        pixels = 1 if padding == "same" else 0
         block = functools.partial(
-            layers.ConvStack,
-            batch_norm=norm,
-            bias=not norm,
-            padding=1 if padding == "same" else 0,
-            **options,
+            layers.ConvStack, batch_norm=norm, bias=not norm, padding=pixels, **options
         )
         encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
         self.encoder, self.up_convs = nnx.List([]), nnx.List([])

@@ -83,7 +83,8 @@ def x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
     found = []
     for key in ("step", "epoch", "time"):
         if known and all(key in axes for axes in known):
-            end, title, unit = float(max(axes[key][1][-1] for axes in known)), key, 1
+            end = float(max(axes[key][1][-1] for axes in known))
+            title, unit = key, 1
             if key == "time":
                 name, unit = ("minutes", 60) if end > 600 else ("seconds", 1)
                 title = f"training time, {name}"

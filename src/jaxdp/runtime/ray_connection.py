@@ -44,7 +44,7 @@ class HeadLost(OSError):
 def require() -> None:
     """Raises ConfigError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("", "", "this needs Ray: pip install 'jaxdp[ray]', on every node")
+        raise ConfigError("", "", "this needs Ray: pip install '.[ray]', on every node")
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ _TPU_SETTINGS = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-_INSTALL = {"tpu": "pip install 'jaxdp[tpu]'", "cuda": "pip install 'jaxdp[cuda13]'"}
+_INSTALL = {"tpu": "pip install '.[tpu]'", "cuda": "pip install '.[cuda13]'"}
 _GPUS_PER_HOST = 8
 
 

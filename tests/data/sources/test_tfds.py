@@ -170,7 +170,7 @@ def test_what_cannot_be_is_said_in_one_line(
             "cifar10",
             (
                 r"is not prepared in .*tfds, and preparing it needs TensorFlow: pip install"
-                r" 'jaxdp\[prepare\]'"
+                r" '\.\[prepare\]'"
             ),
         ),
     ],
@@ -193,7 +193,7 @@ def test_without_the_library_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with refused(r"needs TensorFlow Datasets: pip install 'jaxdp\[tfds\]'"):
+    with refused(r"needs TensorFlow Datasets: pip install '\.\[tfds\]'"):
         opened("cifar10", tmp_path)
 
 

@@ -112,7 +112,7 @@ def _find_builder(name: str, request: Request) -> Any:
         # The import takes a second, for which other datasets do not have to wait.
         library: Any = importlib.import_module("tensorflow_datasets")
     except ModuleNotFoundError as error:
-        remedy = "needs TensorFlow Datasets: pip install 'jaxdp[tfds]'"
+        remedy = "needs TensorFlow Datasets: pip install '.[tfds]'"
         raise request.error(remedy) from error
     folder = request.config.data_dir and pathlib.Path(request.config.data_dir).expanduser()
     try:
@@ -136,7 +136,7 @@ def _prepared(builder: Any, name: str, request: Request) -> Any:
         return builder
     where = f"is not prepared in {builder.data_dir_root}"
     if importlib.util.find_spec("tensorflow") is None:  # else it is missed after the download
-        remedy = "preparing it needs TensorFlow: pip install 'jaxdp[prepare]'"
+        remedy = "preparing it needs TensorFlow: pip install '.[prepare]'"
         raise request.error(f"{where}, and {remedy}")
     try:
         with contextlib.redirect_stdout(sys.stderr):
