@@ -117,7 +117,7 @@ def test_the_memory_of_an_accelerator_is_shown(
             "--global-batch-size 100: 8 devices do not divide it",
         ),
         ("--model pyramidnett", "--model pyramidnett: unknown model; did you mean pyramidnet?"),
-        ("--address auto", "--address: was removed in 0.3.0: use ray status"),
+        ("--address auto", "--address: was removed in 0.3.0: use Ray's own command, ray status"),
         ("--jsn", "--jsn: unknown flag; did you mean --json?"),
         ("--coordinator localhost:1", "--num-processes: is missing"),
     ],

@@ -15,7 +15,7 @@ from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import convert, evaluate, predict, train
-from jaxdp.inference import predictor
+from jaxdp.inference import saved_model
 from jaxdp.reporting import outcome
 from jaxdp.rundir.layout import RunDirectory
 
@@ -146,7 +146,7 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(
 def test_an_exported_program_takes_stored_pixels(trained: str) -> None:
     assert convert.main(["export", trained, "--output", "program.stablehlo"]) == 0
     program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))
-    description = predictor.read_description(RunDirectory(pathlib.Path(trained)))
+    description = saved_model.read_description(RunDirectory(pathlib.Path(trained)))
     height, width, _ = description.image_shape
     image = np.resize(field(64, 64, 5)[0], (height, width, 1))
     (expected,) = jaxdp.load(trained).predict([image], probabilities=True)
@@ -161,7 +161,7 @@ def test_a_folder_from_before_there_was_depth_is_read(trained: str) -> None:
         "dataset.json",
         {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")},
     )
-    description = predictor.read_description(directory)
+    description = saved_model.read_description(directory)
     assert (description.dtype, description.pixel_range) == ("uint8", None)
 
 

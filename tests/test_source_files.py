@@ -266,7 +266,7 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
         read._warned.clear()
         assert RUN.changed_sources({"mynet.py": "0" * 64}) == {}
         (line,) = lines(capsys)
-        assert line.startswith("warning: --run-dir run: sources.json cannot be read (")
+        assert line.startswith("warning: run_dir=run: sources.json cannot be read (")
         assert "\x1b" not in line
     RUN.file("sources.json").unlink()
     os.mkfifo(RUN.file("sources.json"))

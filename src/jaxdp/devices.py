@@ -136,7 +136,8 @@ def print_devices(processes: Sequence[Record]) -> None:
         cells += [device["platform"], device["kind"]]
         memory = [bytes_text(device[name]) for name in ("bytes_in_use", "bytes_limit")]
         table.add_row(*map(str, cells), *memory)
-    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
+    width = max(rich.console.Console().width, 100)
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True, width=width)
     console.print(table)
     if "holds" in rows[0][1]:
         table = rich.table.Table("process", "device", *PARTS)

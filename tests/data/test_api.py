@@ -311,7 +311,7 @@ def test_training_and_prediction_ignore_the_same_files(tmp_path: pathlib.Path) -
         path.touch()
     (root / "linked").symlink_to(elsewhere / "linked")
     (root / "b" / "back").symlink_to(root)
-    for paths in (find_images(root), [file.path for file in files.find([root])]):
+    for paths in (find_images(root), [file.picture.path for file in files.find([root])]):
         assert sorted(path.relative_to(root).as_posix() for path in paths) == sorted(kept)
 
 

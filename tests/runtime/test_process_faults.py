@@ -265,24 +265,24 @@ def test_processes_that_do_not_come_are_missed() -> None:
     [
         (
             {"coordinator": "{address}", "num_processes": 2, "process_id": 0},
-            "--coordinator {address}: its port cannot be opened here",
+            "coordinator={address}: its port cannot be opened here",
         ),
         (
             {"coordinator": "{address}", "num_processes": 2, "process_id": 2},
-            "--process-id 2: must be below --num-processes, which is 2",
+            "process_id=2: must be below num_processes, which is 2",
         ),
         (
             {"coordinator": "{address}", "num_processes": 2},
-            "--process-id: is missing; give --coordinator, --num-processes and",
+            "process_id: is missing; give coordinator, num_processes and",
         ),
         (
             {"coordinator": "nowhere", "num_processes": 2, "process_id": 1},
-            "--coordinator nowhere: must be HOST:PORT of process 0",
+            "coordinator=nowhere: must be HOST:PORT of process 0",
         ),
         (
             {"distributed": "on"},
             (
-                "--distributed on: no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod"
+                "distributed=on: no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod"
                 " was detected; give"
             ),
         ),

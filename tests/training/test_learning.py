@@ -263,7 +263,7 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
         ),
         ({"early_stop": 3}, "early_stop=3: stops by validation data, and this dataset has none"),
         ({"early_stop": 0}, "early_stop=0: must be greater than 0"),
-        ({"validation": "none", "num_classes": 4}, "are decided where the dataset is made"),
+        ({"validation": "none", "num_classes": 4}, "are decided where it is made"),
     ],
 )
 def test_what_cannot_be_learned_from_is_one_line(settings: dict, message: str) -> None:

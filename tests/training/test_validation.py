@@ -86,7 +86,7 @@ def test_the_best_state_by_validation_is_saved_and_is_the_result(
     assert found["accuracy"] == pytest.approx(done["metrics"]["test"]["accuracy"])
     assert jaxdp.load("run").step == best
     assert checkpoints.main(["run"]) == 0
-    assert "validation metrics" in capsys.readouterr().out
+    assert "validation loss" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -144,4 +144,4 @@ def test_a_set_without_test_data_reports_validation(capsys: pytest.CaptureFixtur
     assert evaluate.main(["run", "--devices", "2"]) == 0
     assert "validation loss" in capsys.readouterr().out
     assert run_train(f"{flags} --validation none --run-dir other") == 2
-    assert "test_images or what belongs to it is missing" in capsys.readouterr().err
+    assert "npz:set.npz has no test data (its splits: train, val)" in capsys.readouterr().err

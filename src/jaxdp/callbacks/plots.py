@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxdp.events import Ended, Run
+from jaxdp.parsing import valid_text
 from jaxdp.rundir.layout import RunDirectory
 
 
@@ -22,12 +23,13 @@ class Plots:
 
         assert run.folder is not None
         directory, task = RunDirectory(run.folder), run.setup.recipe.task
+        title = valid_text(run.title)
         try:
             if event.predict is not None and event.sums is not None:
                 source = run.setup.evaluation_source
                 drawn = outcome.draw(
                     directory.file("plots"),
-                    title=run.title,
+                    title=title,
                     task=task,
                     source=source,
                     sums=event.sums,
@@ -37,7 +39,7 @@ class Plots:
                 event.images.update(drawn)
             rows, name = directory.read("metrics.jsonl"), task.best_metric[0]
             plots.plot_curves(
-                rows, directory.file("plots") / "curves.png", title=run.title, metric_name=name
+                rows, directory.file("plots") / "curves.png", title=title, metric_name=name
             )
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
             reason = " ".join(str(error).split())[:200]

@@ -183,5 +183,5 @@ class DataConfig(Settings):
                 raise ConfigError(
                     name,
                     ",".join(value) if name == "class_names" else value,
-                    f"{why}; leave one of them out",
+                    f"{why}; leave --{name.replace('_', '-')} out",
                 )

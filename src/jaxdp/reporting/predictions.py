@@ -33,16 +33,21 @@ def print_table(rows: Sequence[Row]) -> None:
 def _cells(row: Row) -> dict[str, str]:
     """Returns what a table says of an image, by the titles of its columns."""
     if "classes" in row:
+        titles = ["most likely class", "second", "third"]
+        titles += [f"{rank}th" for rank in range(4, len(row["classes"]) + 1)]
         texts = [f"{item['class']}: {item['probability']:.1%}" for item in row["classes"]]
-        return {"most likely classes": "\n".join(texts)}
+        return dict(zip(titles, texts, strict=False))
     height, width = row["size"]
     cells = {"size": f"{height}x{width}"}
+    if "objects" in row:
+        area = f"{row['mean_area_pixels']:.1f}"
+        return cells | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
     if "shares" in row:
         shares = sorted(row["shares"].items(), key=lambda item: -item[1])
         texts = [f"{name}: {share:.1%}" for name, share in shares if share >= _LEAST_SHARE]
         return cells | {"share of the pixels": ", ".join(texts)}
-    numbers = ("objects", "mean_area_pixels", "mean", "lowest", "highest")
-    return cells | {name.replace("_", " "): str(row[name]) for name in numbers if name in row}
+    levels = {"lowest": str(row["lowest"]), "highest": str(row["highest"])}
+    return cells | {"mean": f"{row['mean']:.1f}"} | levels
 
 
 def write_objects(

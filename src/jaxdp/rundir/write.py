@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import DAMAGED, Row, read_rows, rows_count, warn
 
@@ -106,7 +107,9 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
         example: name of a file, for the error.
 
     Raises:
-        ConfigError: for anything else, such as a folder, a pipe, or a link to nothing.
+        ConfigError: for anything else, such as a folder, a pipe, or a link to itself.
     """
-    if os.path.lexists(path) and not path.is_file():
-        raise ConfigError(field, path, f"is no regular file; give a file, e.g. {example}")
+    target = resolved(path)  # a link may lead to a new file
+    if os.path.lexists(target) and not target.is_file():
+        what = "a folder" if target.is_dir() else "no regular file"
+        raise ConfigError(field, path, f"is {what}; give a file, e.g. {example}")
