@@ -68,7 +68,7 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
             for flag in flags:
                 exists = re.search(rf"(?<![\w-]){flag}(?![\w-])", helps[command])
                 assert exists, f"{where.name}: {command} has no {flag}"
-    assert {"train", "evaluate", "predict"} <= helps.keys()
+    assert {"train", "predict"} <= helps.keys()
 
 
 def test_tables_stand_where_commands_write_them() -> None:

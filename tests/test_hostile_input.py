@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
+from flax import nnx
 from PIL import Image
 from runs import error_line, run_train
 

@@ -525,7 +525,8 @@ def test_names_are_whole_in_a_narrow_table(
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x") >= 100
     assert "[bold]" in shown
-    assert all(f"[{k}], class: 25.0%" in shown for k in range(4))
+    assert "[0], class" in shown
+    assert "4th" in shown
 
 
 @pytest.mark.parametrize("terminal", [True, False])
