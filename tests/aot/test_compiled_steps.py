@@ -92,7 +92,8 @@ def check_scattered(
     # The gradients of each microbatch are scattered: a device adds up its own share of them.
     updates = {"several": steps.STEPS_A_CALL, "accumulation": steps.MICROBATCHES}.get(kind, 1)
     least = 0.9 * found["gradient_bytes"] / (2 if precision == "bfloat16" else 1)
-    assert moved["all-gather"] >= least, "parameters are not gathered"
+    # XLA:TPU gathers in bfloat16 what it multiplies so.
+    assert moved["all-gather"] >= 0.45 * found["gradient_bytes"], "parameters are not gathered"
     assert moved["reduce-scatter"], "gradients are not scattered"
     # Both compilers scatter some of them only, and all-reduce the others.
     reduced = moved["reduce-scatter"] + moved["all-reduce"]

@@ -85,6 +85,19 @@ def test_a_reduce_scatter_of_a_tpu_is_read_from_a_fusion() -> None:
     assert read_collectives(SCATTER) == [Collective("reduce-scatter", 1, ONE + 4 * 4)]
 
 
+def test_what_a_tpu_divides_among_fusions_counts_once() -> None:
+    again = "  %first = (f32[4,8]{1,0}) fusion(%x), kind=kCustom, calls=%part\n  ROOT %parts"
+    part = SCATTER[SCATTER.index("%all-reduce-scatter.4 (") : SCATTER.index("ENTRY")]
+    both = part.replace("%all-reduce-scatter.4", "%part") + "\n" + SCATTER
+    assert read_collectives(both.replace("  ROOT %parts", again)) == read_collectives(SCATTER)
+
+
+def test_collectives_of_a_gpu_share_a_channel() -> None:
+    """XLA:GPU gives the same number to collectives that have nothing to do with each other."""
+    text = TPU.replace("replica_groups", "channel_id=1, replica_groups")
+    assert read_collectives(text) == [Collective("all-reduce", 2, 2 * ONE)]
+
+
 def test_the_network_is_a_ring_within_a_host_and_one_between_hosts() -> None:
     reduced = Collective("all-reduce", 1, 8 * 10**9)
     one_host, four = Target.parse("cuda:h100:8"), Target.parse("cuda:h100:32")

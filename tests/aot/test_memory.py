@@ -16,7 +16,7 @@ LIMIT = 200 * 2**20
 
 
 def planned(target: str, *flags: str) -> dict[str, Any]:
-    words = "-m jaxdp.plan --model cnn --dataset npz:many.npz --json".split()
+    words = "-m jaxdp.plan --model cnn --dataset npz:many.npz --validation 0.1 --json".split()
     limit = ["--device-memory", str(LIMIT)]
     return json.loads(run_without_flags(*words, *limit, "--target", target, *flags))
 

@@ -62,10 +62,8 @@ def read_collectives(text: str) -> list[Collective]:
         matches = map(_INSTRUCTION.match, body.splitlines())
         computations[name] = {match["name"]: match for match in matches if match}
         main = name if entry else main
-    # XLA:TPU divides a collective among fusions, which share its channel.
-    channels = dict(_walk(computations, main, 1))
     totals: dict[str, Collective] = {}
-    for each in channels.values():
+    for each in dict(_walk(computations, main, 1)).values():
         total = totals.get(each.kind, Collective(each.kind, 0, 0))
         totals[each.kind] = Collective(
             each.kind, total.count + each.count, total.bytes + each.bytes
@@ -73,11 +71,16 @@ def read_collectives(text: str) -> list[Collective]:
     return sorted(totals.values(), key=lambda each: -each.bytes)
 
 
-def _walk(computations: Computations, name: str, times: int) -> Iterator[tuple[str, Collective]]:
-    """Yields each collective, and its channel, of a computation and of those that it calls.
+def _walk(
+    computations: Computations, name: str, times: int, *, fused: bool = False
+) -> Iterator[tuple[str, Collective]]:
+    """Yields each collective of a computation and of those that it calls, by a unique name.
+
+    XLA:TPU divides a collective among fusions, which share its channel: that is its name.
 
     Args:
         times: how often the computation runs.
+        fused: whether it is a part of a fusion.
     """
     instructions = computations.get(name, {})
     for each in instructions.values():
@@ -93,13 +96,14 @@ def _walk(computations: Computations, name: str, times: int) -> Iterator[tuple[s
                 results -= operands
             # As XLA:TPU writes it.
             kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else kind
-            channel = re.search(r"channel_id=(\d+)", attributes)
+            channel = re.search(r"channel_id=\d+", attributes) if fused else None
             moved = times * max(operands, results)
-            yield channel[1] if channel else each["name"], Collective(kind, times, moved)
+            yield channel[0] if channel else each["name"], Collective(kind, times, moved)
         elif opcode in _CALLERS:
             trips = _trips(computations, attributes) if opcode == "while" else 1
             for called in _NAME.findall(" ".join(_CALLED.findall(attributes))):
-                yield from _walk(computations, called, times * trips)
+                inside = fused or opcode == "fusion"
+                yield from _walk(computations, called, times * trips, fused=inside)
 
 
 def _size(instruction: re.Match[str]) -> int:
