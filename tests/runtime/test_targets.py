@@ -78,7 +78,7 @@ def test_what_is_missing_is_named_in_one_line(text: str, monkeypatch: pytest.Mon
         raise NotImplementedError("topology\nnot implemented")
 
     monkeypatch.setattr(topologies, "get_topology_desc", missing)
-    with pytest.raises(ConfigError, match=r"not implemented; needs pip install 'jaxdp\[(tpu|cuda)"):
+    with pytest.raises(ConfigError, match=r"not implemented; needs pip install '\.\[(tpu|cuda)"):
         Target.parse(text).devices()
 
 
