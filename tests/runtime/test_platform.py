@@ -138,8 +138,8 @@ for settings in ({"model": Net(jnp.bfloat16)}, {"model": "cnn", "precision": "bf
 )
 def test_a_model_in_16_bits_is_refused_where_its_values_would_be_wrong() -> None:
     first, second = printed(HALF_PRECISION).splitlines()
-    assert first.startswith("--model Net: JAX has started with XLA flags that make bfloat16 wrong")
-    assert second.startswith("--precision bfloat16: JAX has started with XLA flags")
+    assert first.startswith("model=Net: JAX has started with XLA flags that make bfloat16 wrong")
+    assert second.startswith("precision=bfloat16: JAX has started with XLA flags")
 
 
 BARRIERS_IN_SMALL_LOOPS = """
