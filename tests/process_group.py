@@ -255,6 +255,7 @@ class Processes:
             line
             for line in self.errors(index).splitlines()
             if not line.startswith(("step ", "continuing ", "waiting ", "[Gloo]"))
+            and not line.endswith(" examples")  # the first line
             and line.strip(" .:0123456789")
         ]
 

@@ -20,7 +20,6 @@ WALKS = sorted((ROOT / "docs" / "walks").glob("*.md"))
 LEFT = {
     "stacks": [
         "run/plots/predictions.png",
-        "scores.csv",
         "masks/field-12[2]-mask.png",
         "masks/field-12[2]-overlay.png",
         "shares.csv",

@@ -159,6 +159,11 @@ class Run(Protocol):
         """What dataset.json holds."""
         ...
 
+    @property
+    def headline(self) -> str:
+        """Names model, data, optimizer and number of steps, for a person."""
+        ...
+
     def where(self) -> dict[str, Any]:
         """Returns the number of `devices` and `processes`, and of `workers` if there are any."""
         ...

@@ -53,7 +53,9 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
         refuse(values, "data")
         objects["dataset"], values["dataset"] = data, data.name
     else:
-        wanted = "a dataset, or a Dataset of jaxdp.data.load, from_folder or from_arrays"
+        wanted = (
+            "a dataset, or a Dataset of jaxdp.data.load, from_folder, from_dataset, from_arrays"
+        )
         _check_name("data", data, f"{wanted}(images, labels)")
     is_task = isinstance(task, tasks.Task)
     if isinstance(task, str | type | None) or not (is_task or callable(task)):

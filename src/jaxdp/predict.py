@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
@@ -90,7 +90,7 @@ class PredictConfig(Settings):
 
 def predict(
     run_dir: str | pathlib.Path,
-    images: "Iterable[str | pathlib.Path | np.ndarray]",
+    images: "Iterable[Any]",
     *,
     step: int | None = None,
     tile: int = 512,
@@ -104,8 +104,8 @@ def predict(
     those of the image. Each page of a TIFF file is an image.
 
     Args:
-        images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the
-            run's dataset, mostly uint8.
+        images: files, folders, Pillow's images, or arrays (H, W, C) with the dtype, the channels
+            and on the scale of the run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are
             none.
         tile: in pixels, as the flag.
@@ -120,16 +120,7 @@ def predict(
 
     result = load(run_dir, step=step, plugins=plugins, devices=devices)
     predictor = result.predictor(tile=tile, devices=devices)
-
-    def pixels() -> "Iterator[np.ndarray]":
-        for image in images:
-            if isinstance(image, str | pathlib.Path):
-                for picture in files.pictures(pathlib.Path(image), predictor.config.tiff):
-                    yield predictor.read(picture)[0]
-            else:
-                yield image
-
-    return [answer for _, answer in predictor(pixels())]
+    return [answer for _, answer in predictor(files.read_given(images, predictor))]
 
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)

@@ -5,6 +5,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from jaxdp import evaluation, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
-from jaxdp.data.dataset import Dataset, Description
-from jaxdp.inference import instances
+from jaxdp.data.arrays import from_arrays
+from jaxdp.data.dataset import Description
+from jaxdp.inference import files, instances
 from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
 from jaxdp.parsing import printable
@@ -145,30 +148,44 @@ class Result:
         return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
-        """Returns what the model says about images of any size.
+        """Returns the model's answers to images of any size.
 
         Args:
-            images: (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in
-                size, of the dtype of the dataset, mostly uint8.
+            images: an array (N, H, W, C), or (N, H, W) with one channel, of the dtype of the
+                dataset, mostly uint8. Or one image: an array (H, W, C) or (H, W), Pillow's image, a
+                file. Or a folder, or a list of images that may differ in size.
             probabilities: for segmentation, return those of each pixel (H, W, classes) instead of
                 class numbers.
 
         Returns:
-            For classification probabilities, float32 (N, classes). For segmentation masks of class
-            numbers, uint8 (N, H, W), or where objects are told apart of their numbers, uint16 (N,
-            H, W), from 1 on in each image; for regression images, float32 (N, H, W, C), about from
-            0 to 1; for a list of images a list of these.
+            For classification probabilities, float32 (N, classes). For segmentation class numbers,
+            uint8 (N, H, W), or for instance segmentation instance labels, uint16 (N, H, W), from 1
+            on in each image. For regression images, float32 (N, H, W, C), about from 0 to 1. One
+            image has its answer alone, without N. For a folder or a list of images: a list, or for
+            classification an array.
 
         Raises:
-            ConfigError: for arrays that are no such images.
+            ConfigError: for a path that does not exist, or images that cannot be used.
         """
-        several = isinstance(images, Sequence)
-        items: Any = [*images] if several else _as_batch(images, self.description.dtype)
-        answers = [answer for _, answer in self._predictor([_as_image(image) for image in items])]
+        is_one, is_path = self._is_one(images), isinstance(images, str | os.PathLike)
+        pixels = files.read_given([images] if is_one or is_path else images, self._predictor)
+        answers = [answer for _, answer in self._predictor(pixels)]
         if self.description.answer == "segmentation" and not probabilities:
             answers = [instances.class_numbers(answer, self.description) for answer in answers]
-        as_list = several and self.description.answer != "classification"
+        if is_one and len(answers) == 1:  # a TIFF file may hold several
+            return answers[0]
+        as_list = is_path or isinstance(images, Sequence)
+        as_list &= self.description.answer != "classification"
         return answers if as_list or not answers else np.stack(answers)
+
+    def _is_one(self, images: Any) -> bool:
+        if isinstance(images, str | os.PathLike):
+            return not os.path.isdir(images)
+        if isinstance(images, Sequence):
+            return False
+        shape, channels = np.shape(images), self.description.image_shape[-1]
+        is_one = len(shape) == 2 or (len(shape) == 3 and shape[-1] == channels)
+        return is_one or isinstance(images, Image.Image)
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
@@ -186,14 +203,15 @@ class Result:
         )
 
     def evaluate(
-        self, data: Dataset | str | None = None, *, split: str | None = None
+        self, data: Any = None, targets: Any = None, *, split: str | None = None
     ) -> dict[str, float]:
         """Returns the metrics over every example of a split.
 
         Args:
-            data: another dataset, whose classes the model knows; None for that of the run. It is
-                normalized as the training data were, and a name's images are resized to the size of
-                a classifier's.
+            data: another `Dataset` or its name, whose classes the model knows; None for that of the
+                run. It is normalized as the training data were, and a name's images are resized to
+                the size of a classifier's. With `targets`, images as for `jaxdp.data.from_arrays`.
+            targets: labels, masks or images for an array of images.
             split: `train`, `validation`, `test` or `all`; by default what is evaluated during
                 training, and of a dataset that has nothing but training examples, those.
 
@@ -201,6 +219,11 @@ class Result:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
         setup = self._setup
+        if targets is not None:
+            facts: Any = {"instances": self.description.instances}
+            if self.description.answer != "regression" and not facts["instances"]:
+                facts["num_classes"] = self.description.num_classes
+            data = from_arrays(data, targets, **facts)
         if data is not None or setup is None:
             setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
         if data is None:
@@ -255,16 +278,5 @@ class Result:
         what = printable(f"{self.config.model} on {self.config.dataset}")
         return f"Result({what}, {self.status} at step {self.summary['steps']}, {metrics})"
 
-
-def _as_batch(images: Any, dtype: str) -> np.ndarray:
-    array = np.asarray(images)
-    if array.ndim not in (3, 4) or array.dtype != dtype:
-        wanted = f"{dtype} (N, H, W, C) or (N, H, W), or a list"
-        remedy = f"images are {array.dtype} {array.shape}; give {wanted}"
-        raise ConfigError("", array.shape, remedy)
-    return array
-
-
-def _as_image(image: Any) -> np.ndarray:
-    array = np.asarray(image)
-    return array[..., None] if array.ndim == 2 else array
+    def __reduce__(self) -> Any:
+        raise TypeError("a Result is not pickled; use result.save(folder) and jaxdp.load(folder)")

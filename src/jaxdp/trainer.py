@@ -32,7 +32,7 @@ from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
-from jaxdp.training import defaults, model_size
+from jaxdp.training import defaults, model_size, summary
 from jaxdp.training.loop import RunOutcome
 from jaxdp.training.run import Run
 from jaxdp.training.setup import Setup, create_setup
@@ -104,6 +104,12 @@ class Trainer:
     def config(self) -> TrainConfig:
         """The settings, with what model, dataset and devices decide filled in."""
         return self.setup.config
+
+    def __repr__(self) -> str:
+        return f"Trainer({summary.description(self.setup)})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Trainer is not pickled; create it where it trains")
 
     def fit(self, **settings: Unpack[TrainKeywords]) -> "Result":
         """Trains from the initial weights to the end.

@@ -494,7 +494,7 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        np.zeros((8, 8), np.uint8),
+        np.zeros((2, 8, 8, 1), np.uint8),
         np.zeros((8, 8, 3), np.uint8),
         np.zeros((8, 8, 1)),
         np.zeros((0, 8, 1), np.uint8),

@@ -127,7 +127,7 @@ saves = Checkpoints.save
 def save(self, step, *args, **kwargs):
     if step == 6:
         self.wait()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # rows of metrics fit
     return saves(self, step, *args, **kwargs)
 Checkpoints.save = save
 """

@@ -20,11 +20,11 @@ import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxdp import deprecation
+from jaxdp import deprecation, events
 from jaxdp.config import parse_keywords
 from jaxdp.events import Run
 from jaxdp.registry import ConfigError, Registry, check_keywords
-from jaxdp.rundir.read import warn
+from jaxdp.rundir.read import Row, warn
 
 if TYPE_CHECKING:
     from jaxdp.callbacks.device_monitor import DeviceMonitor
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jaxdp.callbacks.watchdog import Watchdog
 
 __all__ = [
+    "Callback",
     "DeviceMonitor",
     "EarlyStopping",
     "JsonLines",
@@ -50,17 +51,42 @@ __all__ = [
     "register",
 ]
 
-HOOKS = (
-    "on_start",
-    "on_activity",
-    "on_step_begin",
-    "on_step_end",
-    "on_row",
-    "on_log",
-    "on_evaluate",
-    "on_save",
-    "on_end",
-)
+
+class Callback:
+    """Names the methods of a callback, for editors: a base class that no callback needs.
+
+    Each takes the run and an event.
+    """
+
+    def on_start(self, run: Run, event: events.Started) -> None:
+        """Is called before the first step."""
+
+    def on_activity(self, run: Run, event: events.Activity) -> None:
+        """Is called when the process begins to do something else."""
+
+    def on_step_begin(self, run: Run, event: events.StepBegin) -> None:
+        """Is called before each call to the devices."""
+
+    def on_step_end(self, run: Run, event: events.StepEnd) -> None:
+        """Is called after each call to the devices; the next step consumes `event.state`."""
+
+    def on_row(self, run: Run, row: Row) -> None:
+        """Is called with each row of metrics before it is complete, and may add fields."""
+
+    def on_log(self, run: Run, event: events.Logged) -> None:
+        """Is called with each complete row."""
+
+    def on_evaluate(self, run: Run, event: events.Evaluated) -> None:
+        """Is called after each evaluation, once its loss is known to be finite."""
+
+    def on_save(self, run: Run, event: events.Saving) -> None:
+        """Is called with a copy of the state in host memory whenever a checkpoint is due."""
+
+    def on_end(self, run: Run, event: events.Ended) -> None:
+        """Is called when a run ends."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 _MODULES = {
     "DeviceMonitor": "device_monitor",
     "EarlyStopping": "early_stopping",

@@ -26,7 +26,7 @@ class Plots:
         title = valid_text(run.title)
         try:
             if event.predict is not None and event.sums is not None:
-                source = run.setup.evaluation_source
+                source = run.setup.source(run.setup.evaluation_split)
                 drawn = outcome.draw(
                     directory.file("plots"),
                     title=title,

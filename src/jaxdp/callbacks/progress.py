@@ -39,6 +39,7 @@ class Progress:
             self._bar.start()
         if event.message:
             self._say(event.message)
+        self._say(run.headline)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
         if sizes is not None and sizes["per_device"] < sizes["replicated"]:
             device, whole = bytes_text(sizes["per_device"]), bytes_text(sizes["replicated"])

@@ -9,7 +9,6 @@ import collections
 import contextlib
 import faulthandler
 import json
-import os
 import pathlib
 import statistics
 import sys
@@ -26,8 +25,6 @@ from jaxdp.runtime.processes import Group
 # least: a slow disk is no hang.
 PATIENCE, MIN_TIMEOUT_SECONDS = 30, 300.0
 _LOOK_SECONDS = 1.0
-# For the others to write down their positions, before this process leaves and ends them.
-_GRACE_SECONDS = 5.0
 
 
 class Watchdog:
@@ -132,11 +129,10 @@ class Watchdog:
             if hangs:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
-            # Process 0 last: without it no process can read anything any more.
-            if self._group.count > 1:
-                time.sleep(_GRACE_SECONDS if self._group.index == 0 else _GRACE_SECONDS / 2)
+            if hangs and self._group.count > 1:
+                time.sleep(2 * _LOOK_SECONDS)  # the others write down their positions, too
         finally:
-            os._exit(1)
+            self._group.leave(1)
 
     def _behind(self) -> str:
         """Names the processes that the others wait for: those that dispatched the fewest steps."""

@@ -5,6 +5,7 @@ share, and carries its own facts.
 import copy
 import dataclasses
 import functools
+import os
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
@@ -128,7 +129,8 @@ class Settings:
             if name not in known:
                 remedy = f"unknown setting; {nearest(name, list(known))}"
                 raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
-            converted[name] = convert_for(known[name], value)
+            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+            converted[name] = convert_for(known[name], plain)
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:

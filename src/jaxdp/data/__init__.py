@@ -1,7 +1,7 @@
 """Datasets: where examples come from and in which order, and augmentation inside the compiled step.
 
-`load` opens a dataset by its name, `from_folder` one of your own pictures, and `from_arrays` makes
-one of arrays in memory.
+`load` opens a dataset by its name, `from_folder` one of your own pictures. `from_arrays` makes one
+of arrays in memory, `from_dataset` one of an object with a length and an index.
 
 A batch is a dict of arrays with a leading example dimension: `images` (uint8, NHWC), `labels`,
 `indices` (each example's number in its set) and `weights` (1; 0 for the padding of a last
@@ -14,12 +14,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxdp.data.arrays import from_arrays
     from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Source
+    from jaxdp.data.loaders import from_dataset
     from jaxdp.data.sources import from_folder, load
 
-__all__ = ["ArraySource", "BadExample", "Dataset", "Source", "from_arrays", "from_folder", "load"]
+__all__ = [
+    "ArraySource",
+    "BadExample",
+    "Dataset",
+    "Source",
+    "from_arrays",
+    "from_dataset",
+    "from_folder",
+    "load",
+]
 
 # The others are in `dataset`.
-_MODULES = {"from_arrays": "arrays", "from_folder": "sources", "load": "sources"}
+_MODULES = {
+    "from_arrays": "arrays",
+    "from_dataset": "loaders",
+    "from_folder": "sources",
+    "load": "sources",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -50,7 +50,8 @@ class Picture:
         return str(self.path) if self.page is None else f"{self.path}[{self.page}]"
 
 
-Data = bytes | pathlib.Path | Picture  # an encoded image, or where it is
+# An encoded image, where it is, or one that Pillow has opened.
+Data = bytes | pathlib.Path | Picture | Image.Image
 # An image as it is stored, Pillow's or an array (H, W, C) of a TIFF file; whether some of it is
 # transparent, for an array by its last channel; how many the file holds, of which 2 are several.
 _Stored = tuple[Image.Image | np.ndarray, bool, int]
@@ -183,6 +184,8 @@ def is_tiff(path: pathlib.Path) -> bool:
 def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _Stored:
     # Broken data make decoders raise almost anything.
     try:
+        if isinstance(data, Image.Image):
+            return data, data.has_transparency_data, 1
         if isinstance(data, bytes):
             return _read_by_pillow(io.BytesIO(data), resize)
         picture = Picture(data) if isinstance(data, pathlib.Path) else data

@@ -5,11 +5,14 @@ unlike the images of training: images that belong to no dataset.
 import collections
 import concurrent.futures
 import dataclasses
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
@@ -78,6 +81,27 @@ def find(
         for file, name in found.values()
         for picture in pictures(file, tiff)
     ]
+
+
+def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
+    """Yields the pixels (height, width, channels) of images that a program gives.
+
+    Args:
+        images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
+            width).
+
+    Raises:
+        ConfigError: for a path that does not exist, or an image that cannot be used.
+    """
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            for file in find([os.fspath(image)], tiff=predictor.config.tiff):
+                yield predictor.read(file.picture)[0]
+        elif isinstance(image, Image.Image):
+            yield predictor.read(image)[0]
+        else:
+            array = np.asarray(image)
+            yield array[..., None] if array.ndim == 2 else array
 
 
 def pictures(path: pathlib.Path, tiff: str | None) -> list[Picture]:

@@ -6,16 +6,21 @@ left. Nothing here computes on a device by itself.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
-from typing import Any
+import os
+import signal
+import time
+from typing import Any, NoReturn
 
 from jaxdp.registry import ConfigError
 
 # So many processes ask after every step: process 0 answers some thousand questions a second.
 _ASKING = 64
 _NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
+_GRACE_SECONDS = 5.0  # for the others to read why process 0 leaves: the store ends with it
 
 
 @dataclasses.dataclass
@@ -69,6 +74,15 @@ class Group:
                 json.dumps({"message": message, "hangs": hangs}),
                 overwrite=False,
             )
+
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process at once, process 0 after the others: they read the reason from it."""
+        try:
+            if self.index == 0 and self.count > 1:
+                _outlive_abort()
+                time.sleep(_GRACE_SECONDS)
+        finally:
+            os._exit(code)
 
     def exit_reasons(self) -> dict[int, dict[str, Any]]:
         """Returns why other processes have exited, by index."""
@@ -148,6 +162,18 @@ class Group:
                     " start all with the same"
                 )
                 raise ConfigError(name, ours, remedy)
+
+
+def _outlive_abort() -> None:
+    """Keeps this process alive, and silent, for the seconds that it still has.
+
+    JAX's runtime aborts process 0 when it misses the others, from a thread without Python.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    # The aborting thread sleeps for as many seconds as the number of the signal, 6.
+    library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
 
 
 def runtime_state() -> Any:

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import sys
-import time
 import traceback
 from typing import Any
 
@@ -16,7 +15,6 @@ from jaxdp.runtime import clusters, coordinator, cpu_backend, streams
 from jaxdp.runtime.group import Group, runtime_state
 
 PROG = "jaxdp.train"
-_GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store ends with it
 # What an error says that is most often due to the death of another process.
 _LOSS = re.compile("Gloo .* failed|NCCL|by peer")
 _LOST = "another process died or cannot be reached; the same command continues"
@@ -81,10 +79,8 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
             traceback.print_exception(error)
         else:
             print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
-        if _group.index == 0:
-            time.sleep(_GRACE_SECONDS)
     finally:
-        os._exit(code)
+        _group.leave(code)
 
 
 def _follows_from_a_loss(error: BaseException | None) -> bool:

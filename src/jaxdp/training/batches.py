@@ -60,20 +60,15 @@ class Batches:
         return self.config.data_placement == "host"
 
     @property
-    def evaluation_split(self) -> str:
-        """`validation` if the dataset has one, otherwise `test`."""
-        return self.dataset.evaluation_split or "test"
+    def evaluation_split(self) -> str | None:
+        """`validation` if the dataset has one, otherwise `test`; None if nothing is held out."""
+        return self.dataset.evaluation_split
 
     def source(self, split: str) -> Split:
         """Returns a split by its name."""
         source = getattr(self.dataset, split)
         assert isinstance(source, Split)
         return source
-
-    @property
-    def evaluation_source(self) -> Split:
-        """The split that is evaluated."""
-        return self.source(self.evaluation_split)
 
     @functools.cached_property
     def reading(self) -> ReadingProcesses:
@@ -90,11 +85,11 @@ class Batches:
 
     @functools.cached_property
     def evaluation_data(self) -> Mapping[str, Any]:
-        """The split that is evaluated, on the devices; empty if it streams."""
+        """The split that is evaluated, on the devices; empty if it streams, or there is none."""
         return self._resident(self.evaluation_split)
 
-    def _resident(self, split: str) -> Mapping[str, Any]:
-        if self.streams:
+    def _resident(self, split: str | None) -> Mapping[str, Any]:
+        if self.streams or split is None:
             return {}
         with ReadingProcesses({split: self.source(split)}) as processes:
             source = self.source(split).read_by(processes.reader(split, self._workers))
@@ -140,6 +135,7 @@ class Batches:
             split: None for `evaluation_split`, whose examples may stay on the devices.
         """
         split = split or self.evaluation_split
+        assert split is not None
         devices, examples = self.strategy.num_devices, len(self.source(split))
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}

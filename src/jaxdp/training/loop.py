@@ -100,6 +100,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         run.emit("on_step_end", StepEnd, step, state)
         last, stopped = step == intervals.total_steps, run.agree_to_stop(step)
         evaluates = last or step % intervals.eval_every == 0
+        evaluates &= setup.evaluation_split is not None
         saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
@@ -114,7 +115,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
 def _evaluate_and_save(
     run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
 ) -> metrics.Sums | None:
-    setup, split = run.setup, run.setup.evaluation_split
+    setup, split = run.setup, run.setup.evaluation_split or ""
     sums = values = saved = None
     if evaluates:
         # The first time it compiles.

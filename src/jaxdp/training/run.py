@@ -83,6 +83,11 @@ class Run:
         """The title above the metrics of the run."""
         return summary.title(self.setup)
 
+    @property
+    def headline(self) -> str:
+        """Names model, data, optimizer and number of steps, for a person."""
+        return summary.description(self.setup)
+
     def where(self) -> dict[str, Any]:
         """Returns the number of devices and processes, and of workers if there are any."""
         own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
@@ -256,7 +261,8 @@ class Run:
             state = setup.strategy.restore(self._restore(result_step)[0])
             sums = setup.evaluate(state)
         elif state is not None and sums is None and outcome.step == setup.intervals.total_steps:
-            sums = setup.evaluate(state)  # it was killed after its last checkpoint
+            # It was killed after its last checkpoint.
+            sums = setup.evaluate(state) if setup.evaluation_split is not None else None
         if state is not None and sums is not None:
             if self.folder is not None or setup.dataset.instances:
                 # By all processes: each may hold a part of it.

@@ -242,6 +242,8 @@ def _create_task(
 
 def _check_training(setup: Setup, asked: TrainConfig) -> None:
     """Raises ConfigError for settings that training needs, and evaluation does not."""
+    if setup.evaluation_split is None:
+        warn(f"{setup.config.dataset} has no validation or test data: only training is measured")
     group = asked.batch_norm.group_size if asked.batch_norm is not None else None
     setup.strategy.check_batch(setup.global_batch_size, len(setup.dataset.train), group)
     setup.strategy.check(setup.config, lambda: setup.shapes)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 import jaxdp
+from jaxdp.config import OBJECT
 from jaxdp.data.dataset import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
@@ -117,7 +118,7 @@ def result_metrics(
         sums: of its evaluation.
         host_state: the result on the host, which instance segmentation needs.
     """
-    split = setup.evaluation_split
+    split = setup.evaluation_split or "test"
     values = {split: _split_metrics(setup, split, sums, host_state)}
     if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
         tested = setup.evaluate(state, split="test")
@@ -151,6 +152,20 @@ def title(setup: Setup) -> str:
     return (
         f"{config.model} on {config.dataset}, {count} {kind}, {config.strategy}, batch norm"
         f" {config.batch_norm}"
+    )
+
+
+def description(setup: Setup) -> str:
+    """Returns what a run is about to do: model, data, optimizer and number of steps."""
+    config, dataset, intervals = setup.config, setup.dataset, setup.intervals
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
+    sizes = ", ".join(f"{len(source):,} {split}" for split, source in dataset.splits().items())
+    height, width, channels = dataset.image_shape
+    rate = "" if config.optimizer == OBJECT else f", learning rate {setup.learning_rates.max():.3g}"
+    return (
+        f"{config.model} ({parameters:,} parameters) on {config.dataset} ({sizes} images of"
+        f" {height}x{width}x{channels} {dataset.dtype}); {config.optimizer}{rate},"
+        f" {intervals.total_steps:,} steps of {setup.global_batch_size} examples"
     )
 
 

@@ -125,8 +125,6 @@ def read_settings(settings: Mapping[str, Any]) -> DataConfig:
     """
 
     def plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return value.item()
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+        return value.item() if isinstance(value, np.generic) else value
 
     return DataConfig.of(**{name: plain(value) for name, value in settings.items()})

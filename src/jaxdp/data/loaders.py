@@ -1,0 +1,151 @@
+"""Datasets of other libraries: any object with a length and an index."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.data.conversion import convert
+from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
+from jaxdp.data.opening import complete
+from jaxdp.data.request import Request
+from jaxdp.data.sources import read_settings
+from jaxdp.data.splits import choose_splits
+from jaxdp.registry import ConfigError
+
+_IMAGE_KEYS = ("images", "image", "img", "pixel_values")
+_TARGET_KEYS = {
+    "labels": ("labels", "label", "fine_label"),
+    "masks": ("masks", "mask", "label", "annotation"),
+    "targets": ("targets", "target"),
+}
+
+
+def from_dataset(
+    train: Any,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    task: str = "classification",
+    class_names: Sequence[str] = (),
+    augment: Sequence[str] = (),
+    name: str = "dataset",
+    seed: int = 0,
+) -> Dataset:
+    """Makes a dataset of objects with a length and an index: a PyTorch or Hugging Face dataset, a
+    Grain source, a list.
+
+    Each item is a dict of `image` and `label`, `mask` or `target`, or a pair of image and target.
+    Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors are (C, H, W). Threads
+    read them. Labels, mean and standard deviation are read from the training items.
+
+    Args:
+        train: what to train on.
+        validation: a share between 0 and 1 of each class, which is drawn from `train`; or another
+            such object.
+        test: another such object.
+        task: `classification`, `segmentation` or `regression`: what the targets are.
+        class_names: one per class; by default the classes are counted from "0".
+        augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
+        name: for titles and errors.
+        seed: of the draw of validation examples.
+
+    Raises:
+        ConfigError: for an object without a length or an index, and for an item that cannot be
+            used, whose number it names.
+    """
+    if task not in TARGET_FIELDS:
+        raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
+    share = validation if isinstance(validation, float | int) else None
+    settings = {"dataset": name, "augment": augment, "seed": seed}
+    settings |= {"validation": None if share is None else str(float(share))}
+    settings |= {"class_names": tuple(class_names) or None}
+    request = Request(read_settings(settings), flag="")
+    given = {"train": train, "validation": None if share is not None else validation, "test": test}
+    splits: dict[str, Any] = {
+        split: Items(items, TARGET_FIELDS[task], f"{name} {split}")
+        for split, items in given.items()
+        if items is not None
+    }
+    first = splits["train"][0] if len(splits["train"]) else {}
+    if not first:
+        raise request.no_examples("train")
+    classes = first["targets"].shape[2] if task == "regression" else 0
+    if task == "classification":
+        classes = 1 + max(max(source.labels(), default=0) for source in splits.values())
+    dataset = Dataset(
+        **splits,
+        task=task,
+        kind=task,
+        num_classes=classes,
+        dtype=first["images"].dtype.name,
+        name=name,
+        augment=request.config.augment or (),
+    )
+    return complete(dataset, choose_splits(dataset, request), request)
+
+
+class Items(BaseSource):
+    """The items of an object of another library, as examples.
+
+    Args:
+        items: has a length and an index.
+        field: `labels`, `masks` or `targets`.
+        where: what errors call it.
+    """
+
+    def __init__(self, items: Any, field: str, where: str) -> None:
+        if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
+            remedy = "has no length or no index; make a list of its items, or from_arrays of them"
+            raise ConfigError("", type(items).__name__, f"{where}: {type(items).__name__} {remedy}")
+        self._items, self._field = items, field
+        self._where = where
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Example:
+        try:
+            image, target = self._pair(self._items[index])
+            if isinstance(image, Image.Image):
+                pixels = convert(image, None, self.name(index))
+            else:
+                pixels = _channels_last(image)
+            return {"images": pixels, self._field: self._target(target, self.name(index))}
+        except BadExample:
+            raise
+        except Exception as error:  # whatever the object raises
+            said = " ".join(str(error).split())
+            raise BadExample(self.name(index), f"{type(error).__name__}: {said}") from error
+
+    def name(self, index: int) -> str:
+        return f"{self._where}[{index}]"
+
+    def _pair(self, item: Any) -> tuple[Any, Any]:
+        if not isinstance(item, Mapping):
+            image, target = item
+            return image, target
+        wanted = (_IMAGE_KEYS, _TARGET_KEYS[self._field])
+        keys = [next((key for key in each if key in item), None) for each in wanted]
+        if None in keys:
+            missing = " or ".join(wanted[keys.index(None)])
+            raise KeyError(f"has {', '.join(map(str, item))}, but no {missing}")
+        return item[keys[0]], item[keys[1]]
+
+    def _target(self, target: Any, where: str) -> Any:
+        if self._field == "labels":
+            return int(target)
+        if self._field == "targets" and isinstance(target, Image.Image):
+            return convert(target, None, where)
+        return _channels_last(target) if self._field == "targets" else np.asarray(target)
+
+
+def _channels_last(image: Any) -> np.ndarray:
+    """Returns an array (H, W, C); tensors of PyTorch have the channels first."""
+    array = np.asarray(image)
+    if array.ndim == 2:
+        return array[..., None]
+    if array.ndim != 3:
+        raise ValueError(f"its image is a {type(image).__name__} of the shape {array.shape}")
+    return np.moveaxis(array, 0, -1) if type(image).__module__ == "torch" else array

@@ -1,0 +1,183 @@
+"""What a user of Keras or PyTorch writes first: any image to predict, any dataset to train on,
+nothing held out.
+"""
+
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import jaxdp
+from jaxdp.data import from_arrays, from_dataset
+
+TINY: dict[str, Any] = {
+    "model_kwargs": {"width": 4, "hidden": 8},
+    "devices": 1,
+    "global_batch_size": 8,
+    "progress": False,
+}
+LABELS = np.arange(32) % 4
+RANDOM = np.random.default_rng(0).integers(0, 60, (32, 12, 12), dtype=np.uint8)
+IMAGES = (RANDOM + 60 * LABELS[:, None, None]).astype(np.uint8)
+ITEMS = [(Image.fromarray(image), int(label)) for image, label in zip(IMAGES, LABELS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def result() -> jaxdp.Result:
+    data = from_arrays(IMAGES, LABELS, validation=0.25)
+    return jaxdp.Trainer("cnn", data, epochs=1, **TINY).fit()
+
+
+def test_without_data_held_out_only_training_is_measured(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = jaxdp.Trainer("cnn", from_arrays(IMAGES, LABELS), run_dir=tmp_path / "run", **TINY)
+    assert "arrays has no validation or test data" in capsys.readouterr().err
+    trained = trainer.fit(epochs=1)
+    assert trained.metrics.keys() == {"train"}
+    assert {row["split"] for row in trained.history} == {"train"}
+    assert jaxdp.load(tmp_path / "run").step == 4
+    further = trainer.fit(epochs=2)
+    assert (further.status, further.step) == ("done", 8)
+    assert further.evaluate()["examples"] == 32  # of the training set, the only one
+
+
+def test_an_image_may_be_given_in_any_form(tmp_path: pathlib.Path, result: jaxdp.Result) -> None:
+    path = tmp_path / "0.png"
+    Image.fromarray(IMAGES[0]).save(path)
+    Image.fromarray(IMAGES[1]).save(tmp_path / "1.png")
+    expected = result.predict(IMAGES[:2])
+    colored = Image.fromarray(IMAGES[0]).convert("RGB")
+    palette = Image.fromarray(IMAGES[0]).convert("P")
+    for one in (
+        path,
+        str(path),
+        Image.open(path),
+        colored,
+        palette,
+        IMAGES[0],
+        IMAGES[0][..., None],
+    ):
+        np.testing.assert_allclose(result.predict(one), expected[0], atol=1e-5)
+    for several in (tmp_path, [str(path), IMAGES[1]], [Image.open(path), tmp_path / "1.png"]):
+        np.testing.assert_allclose(result.predict(several), expected, atol=1e-6)
+    with pytest.raises(jaxdp.ConfigError, match="no such file or folder"):
+        result.predict("nothing.png")
+
+
+def test_one_stack_of_several_pages_has_several_answers(
+    tmp_path: pathlib.Path, result: jaxdp.Result
+) -> None:
+    import tifffile
+
+    tifffile.imwrite(tmp_path / "pages.tif", IMAGES[:3], photometric="minisblack")
+    answers = result.predict(tmp_path / "pages.tif")
+    np.testing.assert_allclose(answers, result.predict(IMAGES[:3]), atol=1e-6)
+
+
+def test_arrays_are_evaluated_like_a_dataset_of_them(result: jaxdp.Result) -> None:
+    few = IMAGES[:8], LABELS[:8] % 2  # fewer classes than the model knows
+    assert result.evaluate(*few) == result.evaluate(from_arrays(*few, num_classes=4))
+
+
+class Torchlike:
+    """What a map-style dataset of PyTorch has."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return ITEMS[index]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ITEMS,
+        Torchlike(),
+        [{"image": image, "label": label} for image, label in ITEMS],
+        [{"img": np.asarray(image), "label": np.int64(label)} for image, label in ITEMS],
+    ],
+    ids=["list", "object", "dicts", "arrays"],
+)
+def test_an_object_with_a_length_and_an_index_is_a_dataset(items: Any) -> None:
+    data, arrays = (
+        make(*given, validation=0.25)
+        for make, given in ((from_dataset, (items,)), (from_arrays, (IMAGES, LABELS)))
+    )
+    assert data.mean == pytest.approx(arrays.mean)
+    assert data.std == pytest.approx(arrays.std)
+    losses = [
+        jaxdp.Trainer("cnn", each, epochs=1, **TINY).fit().metrics["validation"]["loss"]
+        for each in (data, arrays)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_masks_and_targets_of_items() -> None:
+    masks = [(image, (np.asarray(image) > 100).astype(np.uint8)) for image, _ in ITEMS]
+    segmented = from_dataset(masks, task="segmentation", test=masks)
+    assert (segmented.num_classes, segmented.image_shape) == (2, (12, 12, 1))
+    restored = from_dataset([(image, image) for image, _ in ITEMS], task="regression")
+    assert restored.train[3]["targets"].shape == (12, 12, 1)
+
+
+def fails(index: int) -> Any:
+    raise OSError("the network is gone")
+
+
+class Broken(Torchlike):
+    def __getitem__(self, index: int) -> Any:
+        return fails(index) if index == 5 else ITEMS[index]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: from_dataset(iter(ITEMS)), "list_iterator has no length or no index"),
+        (lambda: from_dataset([]), "has no example there"),
+        (lambda: from_dataset(Broken()), r"dataset train\[5\]: OSError: the network is gone"),
+        (
+            lambda: from_dataset([*ITEMS, (None, 1)]),
+            r"train\[32\]: ValueError: its image is a None",
+        ),
+        (lambda: from_dataset([{"x": 1}]), r"train\[0\]: KeyError: 'has x, but no images or image"),
+        (lambda: from_dataset(ITEMS, task="detection"), "task=detection: must be one of"),
+    ],
+)
+def test_what_is_no_dataset_is_one_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.ConfigError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trainer_says_what_it_trains_and_neither_is_pickled(result: jaxdp.Result) -> None:
+    data = from_arrays(IMAGES, LABELS, validation=0.25)
+    trainer = jaxdp.Trainer("cnn", data, epochs=3, learning_rate=0.02, **TINY)
+    parameters = result.summary["parameters"]
+    assert repr(trainer) == (
+        f"Trainer(cnn ({parameters:,} parameters) on arrays (24 train, 8 validation images of"
+        " 12x12x1 uint8); nesterov, learning rate 0.02, 9 steps of 8 examples)"
+    )
+    for each, remedy in ((trainer, "create it where it trains"), (result, "jaxdp.load")):
+        with pytest.raises(TypeError, match=remedy):
+            pickle.dumps(each)
+
+
+def test_a_base_class_names_the_methods_of_a_callback() -> None:
+    class Steps(jaxdp.callbacks.Callback):
+        done = 0
+
+        def on_step_end(self, run: Any, event: Any) -> None:
+            self.done = event.step
+
+    steps = Steps()
+    data = from_arrays(IMAGES, LABELS, validation=0.25)
+    jaxdp.Trainer("cnn", data, epochs=1, callbacks=[steps], **TINY).fit()
+    assert steps.done == 3
+    assert jaxdp.callbacks.HOOKS[0] == "on_start"
+    assert len(jaxdp.callbacks.HOOKS) == 9
