@@ -10,7 +10,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxdp.command_line import command
 from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting

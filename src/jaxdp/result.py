@@ -5,7 +5,6 @@
 import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -167,7 +166,7 @@ class Result:
         Raises:
             ConfigError: for a path that does not exist, or images that cannot be used.
         """
-        is_one, is_path = self._is_one(images), isinstance(images, str | os.PathLike)
+        is_one, is_path = self._is_one(images), isinstance(images, str | pathlib.Path)
         pixels = files.read_given([images] if is_one or is_path else images, self._predictor)
         answers = [answer for _, answer in self._predictor(pixels)]
         if self.description.answer == "segmentation" and not probabilities:
@@ -179,8 +178,8 @@ class Result:
         return answers if as_list or not answers else np.stack(answers)
 
     def _is_one(self, images: Any) -> bool:
-        if isinstance(images, str | os.PathLike):
-            return not os.path.isdir(images)
+        if isinstance(images, str | pathlib.Path):
+            return not pathlib.Path(images).is_dir()
         if isinstance(images, Sequence):
             return False
         shape, channels = np.shape(images), self.description.image_shape[-1]

@@ -5,7 +5,7 @@ share, and carries its own facts.
 import copy
 import dataclasses
 import functools
-import os
+import pathlib
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
@@ -129,8 +129,8 @@ class Settings:
             if name not in known:
                 remedy = f"unknown setting; {nearest(name, list(known))}"
                 raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
-            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
-            converted[name] = convert_for(known[name], plain)
+            path = isinstance(value, pathlib.PurePath)
+            converted[name] = convert_for(known[name], str(value) if path else value)
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:

@@ -5,7 +5,6 @@ unlike the images of training: images that belong to no dataset.
 import collections
 import concurrent.futures
 import dataclasses
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,8 +93,8 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
         ConfigError: for a path that does not exist, or an image that cannot be used.
     """
     for image in images:
-        if isinstance(image, str | os.PathLike):
-            for file in find([os.fspath(image)], tiff=predictor.config.tiff):
+        if isinstance(image, str | pathlib.Path):
+            for file in find([image], tiff=predictor.config.tiff):
                 yield predictor.read(file.picture)[0]
         elif isinstance(image, Image.Image):
             yield predictor.read(image)[0]
