@@ -139,7 +139,7 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(
     )
     with refused(r"give uint16 \(height, width, 1\)"):
         predict.predict(trained, [np.zeros((40, 40, 1), np.uint8)])
-    with refused(r"give uint16 \(N, H, W, C\)"):
+    with refused(r"give uint16 \(height, width, 1\)"):
         jaxdp.load(trained).predict(np.zeros((1, 40, 40, 1), np.uint8))
 
 

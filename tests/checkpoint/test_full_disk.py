@@ -94,7 +94,8 @@ def only_error(program: str, *flags: str) -> str:
     command = [sys.executable, "-c", program, *FLAGS, "--steps", "6", *flags]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240)
     lines = ended.stderr.splitlines()
-    lines = [line for line in lines if not line.startswith(("step ", "continuing "))]
+    shown = ("step ", "continuing ", "cnn (", "unet (")  # progress
+    lines = [line for line in lines if not line.startswith(shown)]
     assert (ended.returncode, len(lines)) == (1, 1), ended.stderr
     assert lines[0].startswith("jaxdp.train: error: ")
     return lines[0]
