@@ -20,7 +20,7 @@ from jaxdp.rundir import schemas
 # Plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints.
 Row = dict[str, Any]
 DAMAGED = "damaged"  # folder next to the files of a run
-_warned: set[str] = set()  # a watcher of runs reads its files again and again
+_said: set[str] = set()  # a watcher of runs reads its files again and again
 
 
 class DamagedFile(ConfigError):
@@ -137,9 +137,14 @@ def rows_count(count: int) -> str:
 
 def warn(text: str) -> None:
     """Prints a warning on standard error, the same one once."""
-    if text not in _warned:
-        _warned.add(text)
-        warn_again(text)
+    say(f"warning: {text}")
+
+
+def say(line: str) -> None:
+    """Prints a line on standard error, the same one once."""
+    if line not in _said:
+        _said.add(line)
+        sys.stderr.write(f"{printable(line)}\n")
 
 
 def warn_again(text: str) -> None:
