@@ -129,7 +129,7 @@ def predict(
             else:
                 yield image
 
-    return [answer for _, answer in predictor(pixels())]
+    return files.answers(predictor, pixels())
 
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)
@@ -155,7 +155,7 @@ def main(config: PredictConfig) -> int:
     )
     known, left_out = _survey(config, predictor)
     results.create_folders()
-    for note in files.notes(known, predictor):
+    for note in files.notes([image.facts for image in known], predictor):
         _say(note)
     start = time.perf_counter()
     images = (

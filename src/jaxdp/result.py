@@ -17,7 +17,7 @@ from jaxdp import evaluation, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.dataset import Dataset, Description
-from jaxdp.inference import instances
+from jaxdp.inference import files, instances
 from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
 from jaxdp.parsing import printable
@@ -164,7 +164,7 @@ class Result:
         """
         several = isinstance(images, Sequence)
         items: Any = [*images] if several else _as_batch(images, self.description.dtype)
-        answers = [answer for _, answer in self._predictor([_as_image(image) for image in items])]
+        answers = files.answers(self._predictor, map(_as_image, items))
         if self.description.answer == "segmentation" and not probabilities:
             answers = [instances.class_numbers(answer, self.description) for answer in answers]
         as_list = several and self.description.answer != "classification"
