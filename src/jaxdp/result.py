@@ -22,6 +22,7 @@ from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 from jaxdp.rundir.start import create_run
 from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
@@ -206,7 +207,9 @@ class Result:
         if data is None:
             self._setup = setup
         known = [*setup.dataset.splits()]
-        split = split or setup.dataset.evaluation_split or "train"
+        if split is None and (split := setup.dataset.evaluation_split or "train") != "test":
+            there = ", ".join(known)
+            say(f"note: {setup.config.dataset} is evaluated on {split}; it has: {there}")
         if split not in (*known, "all"):
             there = ", ".join([*known, "all"])
             remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"

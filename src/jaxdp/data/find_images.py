@@ -14,7 +14,7 @@ SUFFIXES = (
 )
 
 # Of files that are kept beside images and are none.
-_NOTES = (".csv", ".db", ".html", ".ini", ".json", ".md", ".txt", ".xml", ".yaml", ".yml")
+_NOTES = ".csv .db .html .ini .json .md .txt .xml .yaml .yml".split()
 
 
 def is_hidden(name: str) -> bool:
@@ -63,20 +63,7 @@ def find_images(
 
 def warn_of_others(where: object, others: collections.Counter[str]) -> None:
     """Warns of files that are no images by their suffixes, if there are any."""
-    if count := others.total():
-        verb = "file is" if count == 1 else "files are"
+    if others:
         kinds = ", ".join(f"{kind} {number}" for kind, number in others.most_common(5))
         remedy = f"save them as one of {' '.join(SUFFIXES)}"
-        warn(f"{where}: {count} {verb} of a kind that is not read: {kinds}; {remedy}")
-
-
-def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a path is a link to the folder in which the search began, to one above it, or to one
-    in it that is searched anyway.
-    """
-    if not path.is_symlink():
-        return False
-    target = resolved(path)
-    if root in target.parents:
-        return not any(map(is_hidden, target.relative_to(root).parts))
-    return target == root or target in root.parents
+        warn(f"{where}: files of these kinds are not read: {kinds}; {remedy}")

@@ -21,7 +21,6 @@ _NAMES = {
     "validation": ("val", "validation", "valid", "dev"),
     "test": ("test", "testing"),
 }
-_PLAIN = ("train", "val", "validation", "test")  # which need no explanation
 
 # A source, and the indices of its examples that a split has.
 Part = tuple[BaseSource, np.ndarray]
@@ -62,9 +61,9 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     said = [
         f"{name} is read as {split}"
         for split, name in chosen.items()
-        if name not in (*_PLAIN, named[split])
+        if name not in (split, "val", named[split])
     ]
-    if chosen and request.config.validation is None and not any(named.values()):
+    if chosen and not any(named.values()):
         unread = [each for each in available if each not in chosen.values()]
         said += [f"not read: {', '.join(unread)}"] * bool(unread)
     if said:

@@ -131,8 +131,8 @@ class Facts:
     @classmethod
     def of(cls, name: str, pixels: np.ndarray, changes: tuple[str, ...] = ()) -> "Facts":
         low, high = np.percentile(pixels, (0, 100) if pixels.dtype == np.uint8 else (0.1, 99.9))
-        moments = (float(pixels.mean(dtype=np.float64)), float(pixels.std(dtype=np.float64)))
-        return cls(name, pixels.shape[:2], (float(low), float(high)), *moments, changes)
+        mean, std = pixels.mean(dtype=float), pixels.std(dtype=float)
+        return cls(name, pixels.shape[:2], (low, high), mean, std, changes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
+_LONGEST_NAME = 36  # characters of a title
 ROWS = 3  # examples shown, evenly spaced over the test set
 
 
@@ -65,7 +66,7 @@ def draw(
     images, truths = (
         np.asarray(center_crop(each, answered)) for each in (examples["images"], truths)
     )
-    rows, names = list[list[np.ndarray]](), list[str]()
+    rows, titles = list[list[np.ndarray]](), list[tuple[str, ...]]()
     for index, image, *answers in zip(indices, images, truths, predicted, strict=True):
         sides = zip(source.size(index), grid, answered, strict=True)
         # Padding, which is at the bottom and right, is no part of the image.
@@ -73,7 +74,7 @@ def draw(
         shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
         pair = (color(np.asarray(answer)[:height, :width]) for answer in answers)
         rows.append([shown[:height, :width], *pair])
-        names.append(valid_text(pathlib.PurePath(source.name(index)).name))
-    columns, path = ("image", "truth", "prediction"), directory / "predictions.png"
-    caption = valid_text(source.where)
-    return {"predictions": pictures.plot_rows(rows, columns, path, names, caption)}
+        name = valid_text(pathlib.PurePath(source.name(index)).name)
+        titles.append((name[-_LONGEST_NAME:], "truth", "prediction"))
+    path, caption = directory / "predictions.png", valid_text(source.where)
+    return {"predictions": pictures.plot_rows(rows, titles, path, caption)}

@@ -96,30 +96,26 @@ def stretch(image: np.ndarray) -> np.ndarray:
 
 def plot_rows(
     rows: Sequence[Sequence[np.ndarray]],
-    titles: Sequence[str],
+    titles: Sequence[Sequence[str]],
     path: pathlib.Path,
-    names: Sequence[str],
     caption: str,
 ) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column, a name beside
-    each row and a caption above all.
+    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each, and a caption above
+    all.
 
     Returns the drawing as uint8 (H, W, 3).
     """
     ratios = [row[0].shape[0] / row[0].shape[1] for row in rows]
-    size = (2.6 * len(titles) + 0.3, 2.6 * sum(ratios) + 0.8)
+    size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
     with matplotlib.rc_context({"font.size": 11}):
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(caption, fontsize=12)
-        grid = figure.subplots(len(rows), len(titles), squeeze=False, height_ratios=ratios)
-        for axes, picture in zip(grid.flat, itertools.chain(*rows), strict=True):
+        grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
+        titled = zip(grid.flat, itertools.chain(*rows), itertools.chain(*titles), strict=True)
+        for axes, picture, title in titled:
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
-        for axes, title in zip(grid[0], titles, strict=True):
-            axes.set_title(title, fontsize=12)
-        for axes, name in zip(grid[:, 0], names, strict=True):
-            place = {"ha": "right", "va": "center", "transform": axes.transAxes}
-            axes.text(-0.03, 0.5, name, rotation="vertical", fontsize=9, **place)
+            axes.set_title(title, fontsize=9)
         return save(figure, path)
 
 

@@ -120,8 +120,8 @@ def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -
     (ROOT / "train" / "c").mkdir()
     assert opened().class_names == ("a", "b")
     assert capsys.readouterr().err.splitlines() == [
-        "warning: folder:set: 3 files are of a kind that is not read: .heic 3; save them as one of"
-        " .bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
-        "warning: folder:set: set/train/c holds no picture, so that it is no class",
+        "warning: folder:set: files of these kinds are not read: .heic 3; save them as one of .bmp"
+        " .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
+        "warning: folder:set: set/train holds no picture of c, which is no class then",
         "warning: folder:set: set/val holds no picture of b",
     ]

@@ -71,6 +71,9 @@ def open_dataset(
     """
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
+    if name not in names() and os.path.exists(config.dataset or ""):
+        kind = "folder" if os.path.isdir(name) else "npz"
+        raise ConfigError("dataset", config.dataset, f"did you mean {kind}:{config.dataset}?")
     request = Request(config, argument, tuple(tasks))
     return open_found(_datasets[name](request), request, kind_of)
 

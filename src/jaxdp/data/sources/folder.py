@@ -35,6 +35,7 @@ _KINDS = (
 # What the names of an image and its mask do not share.
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
 _OF_IMAGE = re.compile(r"([-_ ](image|img))?(_0000)?(\.ome)?$", re.I)
+_LOSSY = (".jfif", ".jpeg", ".jpg")
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -195,10 +196,8 @@ def _labelled(
         classes = found[folder]
         present = [name for name, images in classes.items() if images]
         if missing := ", ".join(each for each in names or classes if not classes.get(each)):
-            empty = f"{folder} holds no picture of {missing}"
-            if folder == first:
-                empty = f"{folder / missing} holds no picture, so that it is no class"
-            warn(f"{request.config.dataset}: {empty}")
+            left_out = ", which is no class then" * (folder == first)
+            warn(f"{request.config.dataset}: {folder} holds no picture of {missing}{left_out}")
         names = names or tuple(present)
         if not names:
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
@@ -239,6 +238,9 @@ def _pairs(request: Request, folder: Path) -> list[File]:
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
+    if blurred := [str(file) for file in masks.values() if file.suffix.lower() in _LOSSY]:
+        remedy = "save masks as PNG or TIFF"
+        warn(f"JPEG changes the numbers in masks at edges, e.g. of {blurred[0]}; {remedy}")
     if (places[0].name, places[1].name) != ("images", "masks"):
         say(f"note: {request.config.dataset}: {said}")
     # Names that are equal come first.
