@@ -143,7 +143,7 @@ def main(config: PredictConfig) -> int:
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
     from jaxdp.loading import load
-    from jaxdp.reporting.progress import create_bar
+    from jaxdp.reporting.progress import create_bar, say
 
     devices = config.devices
     result = load(config.run_dir, step=config.step, plugins=config.plugins, devices=devices)
@@ -157,11 +157,11 @@ def main(config: PredictConfig) -> int:
     )
     known, bad = _survey(config, predictor)
     for error in bad:
-        _say(f"warning: {error.where}: {error.problem}")
+        say(printable(f"warning: {error.where}: {error.problem}"))
         results.leave_out(error.where)
     results.create_folders()
     for note in files.notes([image.facts for image in known], predictor):
-        _say(note)
+        say(printable(note))
     start = time.perf_counter()
     images = (
         predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
@@ -182,7 +182,7 @@ def main(config: PredictConfig) -> int:
         rate = len(known) / seconds
         print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
     if bad:
-        _say(f"warning: {len(bad)} of {len(known) + len(bad)} images were left out")
+        say(f"warning: {len(bad)} of {len(known) + len(bad)} images were left out")
     return 0
 
 
@@ -204,14 +204,10 @@ def _survey(
     if bad and config.on_bad_example == "error":
         raise bad[0]
     if not known:
-        example = f"e.g. {bad[0].where}: {bad[0].problem}"
-        remedy = f"no image is left; those that cannot be read: {len(bad)}, {example}"
+        example = f"{bad[0].where}: {bad[0].problem}"
+        remedy = f"no image is left; those that cannot be read: {len(bad)}, e.g. {example}"
         raise ConfigError("on_bad_example", "skip", remedy)
     return known, bad
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr)
 
 
 if __name__ == "__main__":

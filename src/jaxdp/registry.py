@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from jaxdp.parsing import is_finite, printable
+from jaxdp.parsing import is_finite, printable, some
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -36,7 +36,6 @@ _SHORT = {
     "lr": "learning_rate",
     "wd": "weight_decay",
     "bs": "global_batch_size",
-    "batch_size": "global_batch_size",
     "accum": "accumulate_steps",
 }
 # A flag, perhaps with a value; the flags of a command to run stay as they are.
@@ -112,11 +111,8 @@ def closest(name: str, candidates: Sequence[str]) -> str | None:
 def nearest(name: str, candidates: Collection[str]) -> str:
     """Returns a remedy: the closest candidate, if one is similar, and the list of the first."""
     close = closest(name, list(candidates))
-    names = sorted(candidates)
-    known = "known: " + (", ".join(names[:_MOST_LISTED]) or "none")
-    if len(names) > _MOST_LISTED:
-        known += f" and {len(names) - _MOST_LISTED} more"
-    return f"did you mean {close}? {known}" if close else known
+    known = some(sorted(candidates), _MOST_LISTED) or "none"
+    return f"did you mean {close}? known: {known}" if close else f"known: {known}"
 
 
 def check_keywords(

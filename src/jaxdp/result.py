@@ -207,11 +207,10 @@ class Result:
         if data is None:
             self._setup = setup
         known = [*setup.dataset.splits()]
+        there = ", ".join([*known, "all"])
         if split is None and (split := setup.dataset.evaluation_split or "train") != "test":
-            there = ", ".join(known)
             say(f"note: {setup.config.dataset} is evaluated on {split}; it has: {there}")
         if split not in (*known, "all"):
-            there = ", ".join([*known, "all"])
             remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"
             raise ConfigError("split", split, remedy)
         state, sums = setup.strategy.restore(self.state), list[Any]()

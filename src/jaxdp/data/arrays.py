@@ -75,7 +75,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     if images.dtype == np.uint8:  # all of them, since that takes no reading
         used = images[parts["train"][1]]
         mean, std = moments_of(used)
-        equal = np.flatnonzero(np.ptp(used.reshape(len(used), -1), axis=1) == 0)
+        equal = np.flatnonzero(np.ptp(used, axis=(1, 2, 3)) == 0)
         warn_of_constant(name, [f"{name} train[{index}]" for index in equal], len(used))
         dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
     dataset = complete(dataset, parts, request)

@@ -4,7 +4,7 @@ import collections
 import os
 import pathlib
 
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 
@@ -64,6 +64,8 @@ def find_images(
 def warn_of_others(where: object, others: collections.Counter[str]) -> None:
     """Warns of files that are no images by their suffixes, if there are any."""
     if others:
-        kinds = ", ".join(f"{kind} {number}" for kind, number in others.most_common(5))
-        remedy = f"save them as one of {' '.join(SUFFIXES)}"
-        warn(f"{where}: files of these kinds are not read: {kinds}; {remedy}")
+        kinds = some(f"{kind} {number}" for kind, number in others.most_common())
+        warn(
+            f"{where}: files of these kinds are not read: {kinds}; save them as one of"
+            f" {' '.join(SUFFIXES)}"
+        )

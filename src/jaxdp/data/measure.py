@@ -191,7 +191,7 @@ def _sample(
 
     def look(index: int) -> tuple[int, PixelStatistics]:
         image = split.unchecked(index)["images"]
-        if np.size(image) and not np.ptp(image):
+        if image.size and not np.ptp(image):
             constant.append(split.name(index))
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             raise BadExample(split.name(index), NOT_FINITE)
@@ -223,5 +223,7 @@ def _sample(
 def warn_of_constant(where: str, constant: Sequence[str], count: int) -> None:
     """Warns of images whose pixels are all equal, among `count` that were read."""
     if constant:
-        example = f"{len(constant)} of {count} images have equal pixels only, e.g. {min(constant)}"
-        warn(f"{where}: {example}; nothing can be learned from them")
+        warn(
+            f"{where}: {len(constant)} of {count} images have equal pixels only, e.g."
+            f" {min(constant)}; nothing can be learned from them"
+        )

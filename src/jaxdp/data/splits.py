@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import NOT_GIVEN, Request
+from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say
 
@@ -64,8 +65,8 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
         if name not in (split, "val", named[split])
     ]
     if chosen and not any(named.values()):
-        unread = [each for each in available if each not in chosen.values()]
-        said += [f"not read: {', '.join(unread)}"] * bool(unread)
+        unread = some(each for each in available if each not in chosen.values())
+        said += [f"not read: {unread}"] * bool(unread)
     if said:
         say(f"note: {request.config.dataset}: {', '.join(said)}")
     return chosen

@@ -210,8 +210,8 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
             unlike[difference].append(image)
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
-        example = images[0].name
-        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {example})"
+        number = f"{len(images)} of {len(known)}"
+        yield f"note: {number} images {verb} {change} (e.g. {images[0].name})"
     for difference, images in unlike.items():
         darkest, brightest = images[0].span
         yield (
@@ -231,19 +231,18 @@ def _difference(image: Facts, predictor: Predictor) -> str:
     """Returns which of `_REMEDIES` an image needs, by the statistics of the training set; "" for
     none.
     """
-    means, stds = predictor.description.stored_moments()
-    low, high = predictor.description.pixel_range or (0.0, 255.0)
-    far = _FAR * stds
-    lowest, highest = float(np.min(means - far)), float(np.max(means + far))
-    if predictor.description.pixel_range is not None:
+    description = predictor.description
+    means, stds = description.stored_moments()
+    low, high = description.pixel_range or (0.0, 255.0)
+    lowest, highest = np.min(means - _FAR * stds), np.max(means + _FAR * stds)
+    if description.pixel_range is not None:
         lowest, highest = low - (high - low) / 2, high + (high - low) / 2
     if image.span[0] < lowest or image.span[1] > highest:
         return _OUTSIDE
     if predictor.config.normalize != "channel":
         return ""  # brightness does not matter, or the statistics are of other images
-    mean, std = float(means.mean()), float(stds.mean())
+    mean, std = means.mean(), stds.mean()
     if image.mean < mean / _DARK and image.std < std / _DARK:
         return _DARKER
-    inverted = low + high - image.mean
-    looks_inverted = 2 * abs(inverted - mean) < abs(image.mean - mean) > std
-    return _INVERTED if looks_inverted else ""
+    off = abs(image.mean - mean)
+    return _INVERTED if off > max(std, 2 * abs(low + high - image.mean - mean)) else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.sources import IGNORE_LABEL
+from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop

@@ -17,7 +17,7 @@ from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
 from jaxdp.data.splits import name_splits, usual_names
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say, warn
 from jaxdp.runtime import platform
@@ -35,7 +35,6 @@ _KINDS = (
 # What the names of an image and its mask do not share.
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
 _OF_IMAGE = re.compile(r"([-_ ](image|img))?(_0000)?(\.ome)?$", re.I)
-_LOSSY = (".jfif", ".jpeg", ".jpg")
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -238,10 +237,10 @@ def _pairs(request: Request, folder: Path) -> list[File]:
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
-    if blurred := [str(file) for file in masks.values() if file.suffix.lower() in _LOSSY]:
-        remedy = "save masks as PNG or TIFF"
-        warn(f"JPEG changes the numbers in masks at edges, e.g. of {blurred[0]}; {remedy}")
-    if (places[0].name, places[1].name) != ("images", "masks"):
+    # Of the known suffixes, those of JPEG begin so.
+    if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
+        warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
+    if said != "images/ holds the images, masks/ the masks":
         say(f"note: {request.config.dataset}: {said}")
     # Names that are equal come first.
     unpaired = {_common(stem): stem for stem in masks if stem not in images}
@@ -283,5 +282,4 @@ def _listed(path: Path) -> str:
         for entry in sorted(path.iterdir())
         if not is_hidden(entry.name)
     ]
-    more = f" and {len(entries) - 5} more" * (len(entries) > 5)
-    return ", ".join(entries[:5]) + more or "nothing"
+    return some(entries) or "nothing"
