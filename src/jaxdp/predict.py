@@ -51,7 +51,7 @@ class PredictConfig(Settings):
     csv: str | None = setting(
         None,
         "CSV file with a line for each image, empty but for its name if it cannot be read: "
-        "classification: the most likely class, its probability, and that of each class; "
+        "classification: the most likely class, its probability, and a column for each class; "
         "segmentation: the share of each class of the pixels, or of a run with --instances the "
         "number of objects and their mean area in pixels",
         metavar="PATH",

@@ -206,15 +206,15 @@ class Result:
             setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
         if data is None:
             self._setup = setup
-        known = [*setup.dataset.splits()]
-        there = ", ".join([*known, "all"])
+        known = [*setup.dataset.splits(), "all"]
+        there = ", ".join(known)
         if split is None and (split := setup.dataset.evaluation_split or "train") != "test":
             say(f"note: {setup.config.dataset} is evaluated on {split}; it has: {there}")
-        if split not in (*known, "all"):
+        if split not in known:
             remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"
             raise ConfigError("split", split, remedy)
         state, sums = setup.strategy.restore(self.state), list[Any]()
-        for each in known if split == "all" else [split]:
+        for each in known[:-1] if split == "all" else [split]:
             sums.append(setup.evaluate(state, split=each))
             if self.description.instances:
                 sums += instances.count(self._predictor, setup.source(each))

@@ -391,3 +391,14 @@ def test_arrays_that_look_wrong_are_one_line_each(capsys: pytest.CaptureFixture[
         "warning: deep: 2 of 40 images have equal pixels only, e.g. deep train[20]; nothing can be"
         " learned from them",
     ]
+
+
+def test_labels_that_are_text_become_numbers_as_the_error_says() -> None:
+    targets, scope = np.array(["cat", "dog", "ant", "bee"])[LABELS], dict[str, Any]()
+    with refused("targets must be an array of numbers, not an array of <U3; of labels") as caught:
+        data.from_arrays(IMAGES, targets)
+    advice = str(caught.value).split("are text, ")[1].split(" gives")[0]
+    exec(advice, {"np": np, "targets": targets}, scope)
+    dataset = data.from_arrays(IMAGES, scope["numbers"], class_names=scope["texts"].tolist())
+    assert dataset.class_names == ("ant", "bee", "cat", "dog")
+    assert [dataset.class_names[each] for each in read(dataset.train)["labels"]] == targets.tolist()

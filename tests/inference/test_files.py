@@ -197,7 +197,9 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
     assert said(images) == said([image // 2 for image in images]) == []
     dark = [images[0], images[1] // 8, images[2] // 8]
     (line,) = said(dark)
-    assert line.startswith("warning: pixels of 2 of 3 images are less than a quarter as bright")
+    assert line.startswith(
+        "warning: pixels of 2 of 3 images are less than a quarter as bright as in"
+    )
     assert "in 1.tif); scale them as those were, or train with --normalize image" in line
     assert said(dark, normalize="image") == []
     (line,) = said([(high - image.astype(int)).clip(0).astype(dtype) for image in images])
@@ -207,14 +209,15 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
 def test_arrays_that_are_unlike_training_are_warned_of_in_python(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    images = RNG.random((40, 8, 8, 1), np.float32)
-    result = jaxdp.Trainer(
-        "cnn",
-        from_arrays(images, np.arange(40) % 2, test=(images, np.arange(40) % 2)),
-        steps=1,
-        strategy="single",
-    ).fit()
+    images, labels = RNG.random((40, 8, 8, 1), np.float32), np.arange(40) % 2
+    data = from_arrays(images, labels, validation=(images, labels), name="floats")
+    result = jaxdp.Trainer("cnn", data, strategy="single").fit(steps=1)
     capsys.readouterr()
+    result.evaluate(split="validation")
+    assert capsys.readouterr().err == ""
+    result.evaluate()
+    said = capsys.readouterr().err
+    assert said == "note: floats is evaluated on validation; it has: train, validation, all\n"
     result.predict(images)
     assert capsys.readouterr().err == ""
     result.predict(255 * images)

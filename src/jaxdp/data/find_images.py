@@ -13,7 +13,7 @@ SUFFIXES = (
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 
-# Of files that are kept beside images and are none.
+# Suffixes of notes, which lie next to images.
 _NOTES = ".csv .db .html .ini .json .md .txt .xml .yaml .yml".split()
 
 

@@ -221,7 +221,7 @@ def _sample(
 
 
 def warn_of_constant(where: str, constant: Sequence[str], count: int) -> None:
-    """Warns of images whose pixels are all equal, among `count` that were read."""
+    """Warns of images with equal pixels only, among `count` that were read."""
     if constant:
         warn(
             f"{where}: {len(constant)} of {count} images have equal pixels only, e.g."

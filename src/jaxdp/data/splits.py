@@ -52,8 +52,7 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     lacks, splits = f"{request.config.dataset} has no", ", ".join(available) or "none"
     if chosen and "train" not in chosen:
         remedy = (
-            f"training data (its splits: {splits}); add or name a split; or put them into train/"
-            " if they are classes"
+            f"training data (its splits: {splits}); add or name one, or put classes into train/"
         )
         raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
     if chosen.keys() == {"train"} and request.validation_share is None:

@@ -23,7 +23,7 @@ from jaxdp.runtime import platform
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 _DARK = 4  # times as dark as a dataset, with as much less contrast
-_OUTSIDE, _DARKER = "lie far outside the range of", "are less than a quarter as bright as those of"
+_OUTSIDE, _DARKER = "lie far outside the range of", "are less than a quarter as bright as in"
 _INVERTED = "are bright where they are dark in"
 _REMEDIES = {
     _OUTSIDE: "are these images on its scale?",
@@ -110,7 +110,7 @@ def check_names(files: Iterable[ImageFile]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Facts of an image that decide whether it is like those of training.
+    """Facts of an image that decide whether it is like the images of training.
 
     Attributes:
         name: of its file, or its place among others.
@@ -210,8 +210,7 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
             unlike[difference].append(image)
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
-        number = f"{len(images)} of {len(known)}"
-        yield f"note: {number} images {verb} {change} (e.g. {images[0].name})"
+        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].name})"
     for difference, images in unlike.items():
         darkest, brightest = images[0].span
         yield (

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import ROOT, noise, opened, read, read_splits, refused, sizes, write
+from example_files import ROOT, noise, opened, read, read_splits, refused, sizes, with_masks, write
 from numpy.testing import assert_array_equal
+from PIL import Image
 
+from jaxdp.data.sources import open_dataset
 from jaxdp.rundir import read as rundir_read
 
 
@@ -68,7 +70,7 @@ def test_splits_go_by_their_usual_names(
 
 def test_classes_that_are_called_like_splits_are_trained_on_below_train_alone() -> None:
     write(classes("valid/", "invalid/", names="."))
-    with refused("its splits: invalid, valid.*; or put them into train/ if they are classes"):
+    with refused("its splits: invalid, valid.*; add or name one, or put classes into train/"):
         opened()
     (ROOT / "train").mkdir()
     for name in ("valid", "invalid"):
@@ -112,6 +114,24 @@ def test_two_masks_for_an_image_are_not_chosen_from() -> None:
     write(pairs("images/*.png", "masks/*_mask.png") | {"masks/1-label.png": noise(9, 6, 8, high=3)})
     with refused("is a mask without an image of the same name"):
         read_splits(opened(), "masks")
+
+
+def test_masks_that_jpeg_has_changed_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    mask = Image.fromarray(np.kron(np.eye(2, dtype=np.uint8), np.full((9, 9), 255, np.uint8)))
+    write(with_masks([mask] * 12) | {"masks/00.JPG": mask})
+    (ROOT / "masks" / "00.png").unlink()
+    with refused("the training masks of folder:set hold"):
+        opened()
+    assert capsys.readouterr().err == (
+        "warning: JPEG changes the numbers in masks, e.g. in set/masks/00.JPG; save masks as PNG or"
+        " TIFF\n"
+    )
+
+
+def test_the_name_of_a_folder_alone_is_one_line() -> None:
+    write(classes(""))
+    with refused("--dataset set: is a folder; did you mean folder:set\\?"):
+        open_dataset("set")
 
 
 def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:

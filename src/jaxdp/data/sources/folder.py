@@ -32,7 +32,7 @@ _KINDS = (
     ("images", "imagestr"),
     ("masks", "labels", "annotations", "segmentations", "labelstr"),
 )
-# What the names of an image and its mask do not share.
+# The ends of names that an image and its mask do not share.
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
 _OF_IMAGE = re.compile(r"([-_ ](image|img))?(_0000)?(\.ome)?$", re.I)
 
@@ -209,8 +209,8 @@ def _labelled(
 
 
 def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
-    """Returns the folder of images and that of masks, the same one for files whose names say what
-    they are; None for anything else.
+    """Returns the folder of images and the folder of masks, or one folder twice if the names of
+    its files say which are masks; None for anything else.
     """
     present = _subfolders(folder)
     images, masks = (usual_names(names, present) for names in _KINDS)
@@ -237,7 +237,7 @@ def _pairs(request: Request, folder: Path) -> list[File]:
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
-    # Of the known suffixes, those of JPEG begin so.
+    # Only the suffixes of JPEG begin so.
     if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
         warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
     if said != "images/ holds the images, masks/ the masks":
@@ -254,7 +254,7 @@ def _pairs(request: Request, folder: Path) -> list[File]:
 
 
 def _common(stem: str) -> str:
-    """Returns what the name of an image shares with that of its mask."""
+    """Returns the part of a name that an image shares with its mask."""
     return _OF_IMAGE.sub("", _OF_MASK.sub("", stem))
 
 
