@@ -20,7 +20,7 @@ from jaxdp.rundir import schemas
 # Plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints.
 Row = dict[str, Any]
 DAMAGED = "damaged"  # folder next to the files of a run
-_said: set[str] = set()  # a watcher of runs reads its files again and again
+_warned: set[str] = set()  # a watcher of runs reads its files again and again
 
 
 class DamagedFile(ConfigError):
@@ -142,8 +142,8 @@ def warn(text: str) -> None:
 
 def say(line: str) -> None:
     """Prints a line on standard error, the same one once."""
-    if line not in _said:
-        _said.add(line)
+    if line not in _warned:
+        _warned.add(line)
         sys.stderr.write(f"{printable(line)}\n")
 
 

@@ -14,7 +14,7 @@ from jaxdp.rundir import read as rundir_read
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir_read, "_said", set())
+    monkeypatch.setattr(rundir_read, "_warned", set())
 
 
 def classes(*folders: str, names: str = "ab") -> dict[str, Any]:
