@@ -69,3 +69,15 @@ def warn_of_others(where: object, others: collections.Counter[str]) -> None:
             f"{where}: files of these kinds are not read: {kinds}; save them as one of"
             f" {' '.join(SUFFIXES)}"
         )
+
+
+def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:
+    """Whether a path is a link to the folder in which the search began, to one above it, or to one
+    in it that is searched anyway.
+    """
+    if not path.is_symlink():
+        return False
+    target = resolved(path)
+    if root in target.parents:
+        return not any(map(is_hidden, target.relative_to(root).parts))
+    return target == root or target in root.parents
