@@ -204,8 +204,7 @@ def _survey(
     if bad and config.on_bad_example == "error":
         raise bad[0]
     if not known:
-        example = f"{bad[0].where}: {bad[0].problem}"
-        remedy = f"no image is left; those that cannot be read: {len(bad)}, e.g. {example}"
+        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem}"
         raise ConfigError("on_bad_example", "skip", remedy)
     return known, bad
 

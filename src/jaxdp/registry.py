@@ -30,7 +30,6 @@ Taken = dict[str, tuple[Any, tuple[str, str]]]
 
 ENTRY_POINTS = "jaxdp.plugins"
 _MOST_SHOWN = 500  # characters of a value in a message
-_MOST_LISTED = 16  # names in a message
 # What other programs call settings.
 _SHORT = {
     "lr": "learning_rate",
@@ -111,7 +110,7 @@ def closest(name: str, candidates: Sequence[str]) -> str | None:
 def nearest(name: str, candidates: Collection[str]) -> str:
     """Returns a remedy: the closest candidate, if one is similar, and the list of the first."""
     close = closest(name, list(candidates))
-    known = some(sorted(candidates), _MOST_LISTED) or "none"
+    known = some(sorted(candidates), 16) or "none"
     return f"did you mean {close}? known: {known}" if close else f"known: {known}"
 
 

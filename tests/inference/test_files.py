@@ -200,7 +200,7 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
     assert line.startswith(
         "warning: pixels of 2 of 3 images are less than a quarter as bright as in"
     )
-    assert "in 1.tif); scale them as those were, or train with --normalize image" in line
+    assert "in 1.tif); scale them, or train with --normalize image" in line
     assert said(dark, normalize="image") == []
     (line,) = said([(high - image.astype(int)).clip(0).astype(dtype) for image in images])
     assert line.startswith("warning: pixels of 8 of 8 images are bright where they are dark in")

@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import NOT_GIVEN, Request
-from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say
 
@@ -43,29 +42,23 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
         ConfigError: if there is nothing to train or to evaluate on.
     """
     named, chosen = request.named_splits, dict[str, str]()
+    said = list[str]()
     for split, name in named.items():
         # Training data may also be named as test data; nothing else is used twice.
         taken = () if split == "train" else named.values()
         usual = [each for each in usual_names(_NAMES[split], available) if each not in taken]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
+            if chosen[split] not in (split, "val", name):
+                said.append(f"{usual[0]} is read as {split}")
+        said += [f"{each} is not read" for each in usual[1:]]
     lacks, splits = f"{request.config.dataset} has no", ", ".join(available) or "none"
     if chosen and "train" not in chosen:
-        remedy = (
-            f"training data (its splits: {splits}); add or name one, or put classes into train/"
-        )
+        remedy = f"training data (its splits: {splits}); add or name one or put classes in train/"
         raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
     if chosen.keys() == {"train"} and request.validation_share is None:
         remedy = f"test data (its splits: {splits}); add or name a split, or give --validation 0.1"
         raise ConfigError("test_split", NOT_GIVEN, f"{lacks} {remedy}")
-    said = [
-        f"{name} is read as {split}"
-        for split, name in chosen.items()
-        if name not in (split, "val", named[split])
-    ]
-    if chosen and not any(named.values()):
-        unread = some(each for each in available if each not in chosen.values())
-        said += [f"not read: {unread}"] * bool(unread)
     if said:
         say(f"note: {request.config.dataset}: {', '.join(said)}")
     return chosen

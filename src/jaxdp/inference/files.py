@@ -23,13 +23,10 @@ from jaxdp.runtime import platform
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 _DARK = 4  # times as dark as a dataset, with as much less contrast
-_OUTSIDE, _DARKER = "lie far outside the range of", "are less than a quarter as bright as in"
-_INVERTED = "are bright where they are dark in"
-_REMEDIES = {
-    _OUTSIDE: "are these images on its scale?",
-    _DARKER: "scale them as those were, or train with --normalize image",
-    _INVERTED: "are these images inverted?",
-}
+# What pixels do compared with a dataset, and the remedy.
+_OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
+_DARKER = ("are less than a quarter as bright as in", "scale them, or train with --normalize image")
+_INVERTED = ("are bright where they are dark in", "are these images inverted?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +196,7 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
     """
     height, width, _ = predictor.description.image_shape
     changed: dict[str, list[Facts]] = collections.defaultdict(list)
-    unlike: dict[str, list[Facts]] = collections.defaultdict(list)
+    unlike: dict[tuple[str, str], list[Facts]] = collections.defaultdict(list)
     for image in known:
         for change in image.changes:
             changed[change].append(image)
@@ -211,12 +208,11 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
         yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].name})"
-    for difference, images in unlike.items():
+    for (difference, remedy), images in unlike.items():
         darkest, brightest = images[0].span
         yield (
             f"warning: pixels of {len(images)} of {len(known)} images {difference} the run's"
-            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].name});"
-            f" {_REMEDIES[difference]}"
+            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].name}); {remedy}"
         )
     if any(predictor.needs_tiles(image.size) for image in known) and predictor.reach is None:
         yield (
@@ -226,10 +222,8 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
         )
 
 
-def _difference(image: Facts, predictor: Predictor) -> str:
-    """Returns which of `_REMEDIES` an image needs, by the statistics of the training set; "" for
-    none.
-    """
+def _difference(image: Facts, predictor: Predictor) -> tuple[str, str] | None:
+    """Returns how an image differs from the statistics of the training set, and the remedy."""
     description = predictor.description
     means, stds = description.stored_moments()
     low, high = description.pixel_range or (0.0, 255.0)
@@ -239,9 +233,9 @@ def _difference(image: Facts, predictor: Predictor) -> str:
     if image.span[0] < lowest or image.span[1] > highest:
         return _OUTSIDE
     if predictor.config.normalize != "channel":
-        return ""  # brightness does not matter, or the statistics are of other images
+        return None  # brightness does not matter, or the statistics are of other images
     mean, std = means.mean(), stds.mean()
     if image.mean < mean / _DARK and image.std < std / _DARK:
         return _DARKER
     off = abs(image.mean - mean)
-    return _INVERTED if off > max(std, 2 * abs(low + high - image.mean - mean)) else ""
+    return _INVERTED if off > max(std, 2 * abs(low + high - image.mean - mean)) else None

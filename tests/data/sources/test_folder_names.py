@@ -52,7 +52,7 @@ def pairs(image: str, mask: str, count: int = 3) -> dict[str, np.ndarray]:
             "valid is read as validation\n",
         ),
         (["train", "DEV"], ["train", "validation"], "DEV is read as validation\n"),
-        (["train", "val", "valid", "test"], ["train", "validation", "test"], "not read: valid"),
+        (["train", "val", "valid", "test"], ["train", "validation", "test"], "valid is not read"),
         (["train", "val", "test"], ["train", "validation", "test"], ""),
     ],
 )
@@ -70,7 +70,7 @@ def test_splits_go_by_their_usual_names(
 
 def test_classes_that_are_called_like_splits_are_trained_on_below_train_alone() -> None:
     write(classes("valid/", "invalid/", names="."))
-    with refused("its splits: invalid, valid.*; add or name one, or put classes into train/"):
+    with refused("its splits: invalid, valid.*; add or name one or put classes in train/"):
         opened()
     (ROOT / "train").mkdir()
     for name in ("valid", "invalid"):
@@ -142,6 +142,6 @@ def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.splitlines() == [
         "warning: folder:set: files of these kinds are not read: .heic 3; save them as one of .bmp"
         " .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
-        "warning: folder:set: set/train holds no picture of c, which is no class then",
+        "warning: folder:set: set/train holds no picture of c",
         "warning: folder:set: set/val holds no picture of b",
     ]

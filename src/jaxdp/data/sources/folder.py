@@ -32,9 +32,11 @@ _KINDS = (
     ("images", "imagestr"),
     ("masks", "labels", "annotations", "segmentations", "labelstr"),
 )
-# The ends of names that an image and its mask do not share.
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
-_OF_IMAGE = re.compile(r"([-_ ](image|img))?(_0000)?(\.ome)?$", re.I)
+# The ends of names that an image and its mask need not share.
+_END = re.compile(
+    r"([-_ ](masks?|labels?|annotations?|segmentations?|image|img))?(_0000)?(\.ome)?$", re.I
+)
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -195,8 +197,7 @@ def _labelled(
         classes = found[folder]
         present = [name for name, images in classes.items() if images]
         if missing := ", ".join(each for each in names or classes if not classes.get(each)):
-            left_out = ", which is no class then" * (folder == first)
-            warn(f"{request.config.dataset}: {folder} holds no picture of {missing}{left_out}")
+            warn(f"{request.config.dataset}: {folder} holds no picture of {missing}")
         names = names or tuple(present)
         if not names:
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
@@ -243,19 +244,14 @@ def _pairs(request: Request, folder: Path) -> list[File]:
     if said != "images/ holds the images, masks/ the masks":
         say(f"note: {request.config.dataset}: {said}")
     # Names that are equal come first.
-    unpaired = {_common(stem): stem for stem in masks if stem not in images}
+    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
     for stem in [stem for stem in images if stem not in masks]:
-        if mask := unpaired.pop(_common(stem), None):
+        if mask := unpaired.pop(_END.sub("", stem), None):
             masks[stem] = masks.pop(mask)
     if not images.keys() & masks.keys():
         names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return [(images.get(stem), masks.get(stem)) for stem in sorted(images.keys() | masks.keys())]
-
-
-def _common(stem: str) -> str:
-    """Returns the part of a name that an image shares with its mask."""
-    return _OF_IMAGE.sub("", _OF_MASK.sub("", stem))
 
 
 def _by_stem(request: Request, folder: Path, others: collections.Counter[str]) -> dict[str, Path]:
