@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.ndimage
 import scipy.optimize
 import tifffile
 from PIL import Image
@@ -25,8 +26,11 @@ from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
+from jaxdp.data.image_file import Picture, plane_of
 from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import instances
+from jaxdp.inference.files import ImageFile
+from jaxdp.inference.results import Results
 from jaxdp.inference.saved_model import read_description
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures
@@ -155,13 +159,40 @@ def setup_of(dataset: Any, devices: int = 1, **settings: Any) -> Any:
     ).setup
 
 
-def test_classes_are_balanced_as_scikit_learn_does() -> None:
-    setup = setup_of(arrays())
+def test_classes_weigh_alike_unless_balance_is_asked_for() -> None:
+    assert setup_of(arrays()).recipe.task.class_weights == (1, 1, 1)
+    setup = setup_of(arrays(), class_weights="balanced")
     batch = setup.dataset.train.read(range(len(setup.dataset.train)))
     expected = compute_class_weight("balanced", classes=np.arange(3), y=batch["masks"].ravel())
     np.testing.assert_allclose(setup.recipe.task.class_weights, expected, rtol=1e-12)
     assert setup_of(arrays(), class_weights="1,2,3").recipe.task.class_weights == (1, 2, 3)
     assert setup.recipe.task.class_names == ("background", "cell", "border")
+
+
+def outlined(objects: np.ndarray, weights: Any) -> np.ndarray:
+    """Probabilities of a network that has learned blurred outlines with these class weights."""
+    classes = np.eye(3)[targets_of.targets(objects)[0]]
+    blurred = scipy.ndimage.gaussian_filter(classes, (1, 1, 0)) * np.asarray(weights)
+    return (blurred / blurred.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def test_sparse_objects_keep_their_area() -> None:
+    """The mutant balances the classes: objects take all pixels that are only perhaps theirs."""
+    objects = np.zeros((96, 96), np.int32)
+    rows, columns = np.mgrid[:96, :96]
+    objects[(rows - 40) ** 2 + (columns - 60) ** 2 < 100] = 1
+    objects[(rows - 70) ** 2 + (columns - 20) ** 2 < 100] = 2
+    dataset = data.from_arrays(
+        np.stack([image_of(objects)] * 8), np.stack([objects] * 8), instances=True, validation=0.25
+    )
+    ratios = []
+    for settings in ({}, {"class_weights": "balanced"}):
+        weights = setup_of(dataset, global_batch_size=2, **settings).recipe.task.class_weights
+        found = instances.label_instances(outlined(objects, weights))
+        assert found.max() == 2
+        ratios.append((found > 0).sum() / (objects > 0).sum())
+    assert ratios[0] == pytest.approx(1, abs=0.03)
+    assert ratios[1] > 1.1
 
 
 def trained(devices: int, strategy: str, **settings: Any) -> tuple[Any, list[Any]]:
@@ -361,6 +392,20 @@ def test_cells_have_numbers_and_the_same_masks() -> None:
     }
 
 
+def test_sparse_cells_are_few_and_take_the_recipe_of_cells() -> None:
+    plain, sparse = (
+        open_dataset(DataConfig(dataset=name, instances=True)) for name in ("cells", "cells:sparse")
+    )
+    masks = np.stack([sparse.train.unchecked(number)["masks"] for number in range(128)])  # pyright: ignore[reportAttributeAccessIssue]
+    assert 0.025 < (masks > 0).mean() < 0.035
+    assert masks.max() == 2
+    for field in ("defaults", "augment", "mean", "std", "num_classes", "image_shape"):
+        assert getattr(plain, field) == getattr(sparse, field), field
+    assert (sparse.train.unchecked(1)["images"] != sparse.test.unchecked(1)["images"]).any()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ConfigError, match="cells:dense: write cells or cells:sparse"):
+        open_dataset("cells:dense")
+
+
 def test_arrays_and_npz_files_have_numbers_too() -> None:
     objects = np.stack([cells(number) for number in range(12)])
     images = np.stack([image_of(each) for each in objects])
@@ -469,20 +514,19 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
         predict.main(["run", "slides/test/images", "--output-dir", "out", "--csv", "counts.csv"])
         == 0
     )
-    counts = {
-        row["file"]: row
-        for row in csv.DictReader(pathlib.Path("counts.csv").read_text().splitlines())
-    }
+    table = list(csv.DictReader(pathlib.Path("counts.csv").read_text().splitlines()))
+    stacks = {file: tifffile.imread(f"out/{file}-instances.tif") for file in ("0", "1")}
+    assert [stack.shape for stack in stacks.values()] == [(2, 36, 30), (50, 26)]
     truths = {"0[0]": (0, 0), "0[1]": (0, 1), "1": (1, None)}
     sums: dict[str, Any] = {}
     for name, (file, page) in truths.items():
-        found = np.asarray(Image.open(f"out/{name}-instances.png"))
+        found = stacks[str(file)] if page is None else stacks[str(file)][page]
         assert found.dtype == np.uint16
-        row = counts[f"slides/test/images/{file}.tif" + (f"[{page}]" if page is not None else "")]
-        assert int(row["objects"]) == found.max() == len(np.unique(found)) - 1
-        assert float(row["mean_area_pixels"]) == pytest.approx(
-            (found > 0).sum() / max(found.max(), 1), abs=0.01
-        )
+        place = (f"slides/test/images/{file}.tif", "" if page is None else str(page))
+        rows = [row for row in table if (row["file"], row["page"]) == place]
+        assert [int(row["label"]) for row in rows] == [*range(1, found.max() + 1)]
+        areas = [int(row["area_pixels"]) for row in rows]
+        assert areas == np.bincount(found.ravel())[1:].tolist()
         truth = tifffile.imread(f"slides/test/masks/{file}.tif").reshape(-1, *found.shape)[
             page or 0
         ]
@@ -495,6 +539,72 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
     assert summary["f1"] == pytest.approx(2 * sums["hits"] / sums["both"])
     assert summary["f1"] > 0.2
     assert "mean area in" in capsys.readouterr().out
+
+
+SAVED: dict[str, Any] = {
+    "imagej": {
+        "imagej": True,
+        "resolution": (2.0, 4.0),
+        "metadata": {"axes": "TZYX", "unit": "micron"},
+    },
+    "ome": {
+        "ome": True,
+        "metadata": {
+            "axes": "TZYX",
+            "PhysicalSizeX": 500.0,
+            "PhysicalSizeXUnit": "nm",
+            "PhysicalSizeY": 0.25,
+        },
+    },
+    "plain": {"photometric": "minisblack", "resolution": (2.0, 4.0)},
+}
+
+
+@pytest.mark.parametrize("program", SAVED)
+def test_measurements_are_those_of_each_object(program: str) -> None:
+    rng = np.random.default_rng(3)
+    stack = rng.integers(0, 60000, (2, 3, 20, 30)).astype(np.uint16)
+    tifffile.imwrite("stack.tif", stack, **SAVED[program])
+    objects = np.zeros((20, 30), np.uint16)
+    objects[4:10, 2:14], objects[12:20, 20:25] = 1, 2
+    picture = Picture(pathlib.Path("stack.tif"), 4)
+    image = stack[1, 1, ..., None]
+    names = instances.columns(1)
+    rows = [
+        dict(zip(names, map(str, row), strict=True))
+        for row in instances.measurements(objects, image, plane_of(picture))
+    ]
+    first, second = rows
+    known = program != "plain"
+    assert (first["t"], first["z"]) == (("1", "1") if known else ("None", "None"))
+    assert [row["touches_edge"] for row in rows] == ["False", "True"]
+    assert [first[name] for name in ("area_pixels", "top", "left", "bottom", "right")] == [
+        *("72", "4", "2", "10", "14")
+    ]
+    assert (first["centroid_y"], first["centroid_x"]) == ("6.5", "7.5")
+    assert float(first["eccentricity"]) == pytest.approx(np.sqrt(1 - 35 / 143))
+    assert float(second["mean_intensity_0"]) == pytest.approx(image[objects == 2].mean(), rel=1e-6)
+    metric = [first[name] for name in ("area_um2", "centroid_y_um", "centroid_x_um", "right_um")]
+    assert metric == (["9", "1.625", "3.75", "7"] if known else [""] * 4)
+    assert instances.measurements(0 * objects, image, None) == []
+
+
+def test_pages_that_are_left_out_keep_their_place() -> None:
+    """ImageJ opens what has pages of one kind; a page without labels is 0."""
+    description = arrays().describe()
+    results = Results(description, csv="a.csv", output_dir="out", top_k=1)
+    results.create_folders()
+    for page in (1, 3):
+        file = ImageFile(Picture(pathlib.Path("a.tif"), page), pathlib.PurePath(f"deep/a[{page}]"))
+        objects = cells(page)
+        row = results.add(file, image_of(objects)[..., None], certain(objects))
+        assert row["instances"] == "out/deep/a-instances.tif"
+    results.finish(table=False)
+    with tifffile.TiffFile("out/deep/a-instances.tif") as written:
+        assert (written.is_imagej, written.asarray().shape) == (False, (4, 24, 24))
+        assert [int(page.asarray().max()) > 0 for page in written.pages] == [
+            *(False, True, False, True)
+        ]
 
 
 @pytest.mark.slow

@@ -50,14 +50,14 @@ class PredictConfig(Settings):
     csv: str | None = setting(
         None,
         "CSV file with a line for each image and a column for each class: classification: "
-        "its probability; segmentation: its share of the pixels, or of a run with "
-        "--instances the number of objects and their mean area in pixels",
+        "its probability; segmentation: its share of the pixels; of a run with --instances "
+        "with a line for each object: area, centroid, bounding box, intensity, eccentricity",
         metavar="PATH",
     )
     output_dir: str | None = setting(
         None,
         "segmentation: folder for NAME-mask.png, with the values or colours of training, or "
-        "of a run with --instances for NAME-instances.png, whose pixels are numbers of "
+        "of a run with --instances for NAME-instances.tif, whose pixels are numbers of "
         "objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In "
         "it are the same folders as in the one that was searched for images",
         metavar="PATH",

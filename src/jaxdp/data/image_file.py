@@ -100,6 +100,14 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
 
+def plane_of(picture: Picture) -> tiff.Plane | None:
+    """Returns what a TIFF file says of an image, and None for other files."""
+    with contextlib.suppress(Exception):  # a photograph may be named .tif
+        if is_tiff(picture.path):
+            return tiff.read_stacks(picture.path, picture.tiff)[picture.page or 0]
+    return None
+
+
 def read_image(
     data: Data,
     where: object,

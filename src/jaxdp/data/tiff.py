@@ -2,6 +2,7 @@
 its stored depth.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -19,6 +20,8 @@ SUFFIXES = (".tif", ".tiff")
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
 # What Pillow makes grey or colour.
 _CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "MINISWHITE", "CIELAB")
+# Units of ImageJ and OME; what has another one counts as without resolution.
+_MICROMETRES = {"micron": 1.0, "um": 1.0, "µm": 1.0, r"\u00B5m": 1.0, "nm": 1e-3, "mm": 1e3}
 # An error says in one line what is wrong with a file.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
@@ -37,6 +40,8 @@ class Plane:
             own; else empty.
         converted: whether Pillow has to make grey or colour of the stored pixels.
         transparent: whether one more channel is the opacity.
+        place: numbers along the axes that are stacked, e.g. T and Z.
+        pixel_size: height and width of a pixel in micrometres, as ImageJ and OME store them.
     """
 
     size: Size
@@ -48,6 +53,8 @@ class Plane:
     offsets: tuple[int, ...]
     converted: bool
     transparent: bool
+    place: dict[str, int]
+    pixel_size: tuple[float, float] | None
 
 
 def read_stacks(path: pathlib.Path, choice: str | None) -> tuple[Plane, ...]:
@@ -128,7 +135,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     # Where planes are pages, separate samples are also pages.
     apart = choice == "pages" and page.axes.startswith("S")
     axes, shape = (page.axes[1:], page.shape[1:]) if apart else (page.axes, page.shape)
-    rows = _channels_of_examples(series, "YX" + "S" * ("S" in axes), choice)
+    rows, places = _channels_of_examples(series, "YX" + "S" * ("S" in axes), choice)
     samples, alone = page.samplesperpixel if "S" in axes else 1, rows.shape[1] == 1
     photometric = getattr(page.photometric, "name", "")
     converted = photometric in _CONVERTED and alone and series.dtype.itemsize == 1
@@ -139,6 +146,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
         and bool(page.extrasamples)
         and int(page.extrasamples[-1]) in (1, 2)
     )
+    pixel_size = _pixel_size(file, series)
     start, step = series.dataoffset, math.prod(shape) * series.dtype.itemsize
     own = len(series.pages) == rows.size  # not so where one header stands for all
     if any(each is None or each.parent is not file for each in series.pages) or not (own or start):
@@ -155,14 +163,33 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
             offsets=tuple(start + number * step for number in row) if start is not None else (),
             converted=converted,
             transparent=transparent,
+            place=place,
+            pixel_size=pixel_size,
         )
-        for row in rows.tolist()
+        for row, place in zip(rows.tolist(), places, strict=True)
     ]
 
 
-def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.ndarray:
+def _pixel_size(file: Any, series: Any) -> tuple[float, float] | None:
+    """Returns height and width of a pixel in micrometres, or None if the file does not say."""
+    sizes: list[float] = []
+    with contextlib.suppress(LookupError, TypeError, ValueError, ZeroDivisionError):
+        if file.is_ome:
+            pixels = re.findall("<Pixels[^>]*>", file.ome_metadata)[file.series.index(series)]
+            found = dict(re.findall(r'\bPhysicalSize(\w+)="([^"]+)"', pixels))
+            units = [_MICROMETRES[found.get(f"{axis}Unit", "um")] for axis in "YX"]
+            sizes = [float(found[axis]) * unit for axis, unit in zip("YX", units, strict=True)]
+        elif file.is_imagej:
+            unit = _MICROMETRES[file.imagej_metadata["unit"]]
+            sizes = [unit / density for density in reversed(series.keyframe.get_resolution())]
+    return (sizes[0], sizes[1]) if sizes and all(0 < size < math.inf for size in sizes) else None
+
+
+def _channels_of_examples(
+    series: Any, within: str, choice: str | None
+) -> tuple[np.ndarray, list[dict[str, int]]]:
     """Returns the numbers of a series' planes that are the channels of each example, (examples,
-    channels).
+    channels), and each example's place along the other axes.
 
     Args:
         within: axes of a plane.
@@ -174,7 +201,10 @@ def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.nd
     sides = zip(series.axes, series.shape, strict=True)
     stacked = [(axis, length) for axis, length in sides if axis not in within]
     order = sorted(range(len(stacked)), key=lambda position: is_channel(stacked[position][0]))
-    channels = math.prod(length for axis, length in stacked if is_channel(axis))
+    examples = [side for side in stacked if not is_channel(side[0])]
     lengths = [length for _, length in stacked]
-    numbers = np.arange(math.prod(lengths)).reshape(lengths)
-    return numbers.transpose(order).reshape(-1, channels)
+    numbers = np.arange(math.prod(lengths)).reshape(lengths).transpose(order)
+    rows = numbers.reshape(math.prod(length for _, length in examples), -1)
+    places = np.ndindex(*[length for _, length in examples])
+    axes = [axis for axis, _ in examples]
+    return rows, [dict(zip(axes, place, strict=True)) for place in places]

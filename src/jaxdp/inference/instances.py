@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
 
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
 from jaxdp.data.sources import Description, Split
+from jaxdp.data.tiff import Plane
 from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 from jaxdp.step.metrics import Sums
@@ -64,6 +65,41 @@ def label_instances(
         remedy = f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}"
         raise ConfigError("", "", f"{remedy}; predict parts of it")
     return numbers.astype(np.uint16)[grown]
+
+
+def measurements(
+    objects: Integer[np.ndarray, "height width"],
+    image: Shaped[np.ndarray, "height width channels"],
+    plane: Plane | None,
+) -> list[list[object]]:
+    """Returns for each object what `columns` names.
+
+    Args:
+        objects: as `label_instances` returns it.
+        plane: what a TIFF file says of the image.
+    """
+    from skimage import measure  # pyright: ignore
+
+    properties = ("label", "area", "centroid", "bbox", "eccentricity", "intensity_mean")
+    table = measure.regionprops_table(objects, image, properties)
+    numbers = np.stack([*table.values()], 1).astype(float)
+    lengths = numbers[:, 2:8]
+    at_edge = (lengths[:, 2:4] == 0).any(1) | (lengths[:, 4:] == objects.shape).any(1)
+    place, size = (plane.place, plane.pixel_size) if plane else ({}, None)
+    size = size or (np.nan, np.nan)
+    numbers = np.hstack([numbers, numbers[:, 1:2] * np.prod(size), lengths * (3 * size)])
+    return [
+        [place.get("T"), place.get("Z"), edge, *(f"{x:.9g}".replace("nan", "") for x in row)]
+        for edge, row in zip(at_edge.tolist(), numbers.tolist(), strict=True)
+    ]
+
+
+def columns(channels: int) -> list[str]:
+    """Returns the names of what is measured; the last seven only where a file has a resolution."""
+    lengths = "centroid_y centroid_x top left bottom right".split()
+    intensities = [f"mean_intensity_{channel}" for channel in range(channels)]
+    pixels = ["area_pixels", *lengths, "eccentricity", *intensities]
+    return ["t", "z", "touches_edge", "label", *pixels, "area_um2", *(f"{x}_um" for x in lengths)]
 
 
 def class_numbers(

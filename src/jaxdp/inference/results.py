@@ -7,10 +7,11 @@ import numpy as np
 
 from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
+from jaxdp.data.image_file import plane_of
 from jaxdp.data.sources import Description
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
@@ -69,11 +70,11 @@ class Results:
         self._top_k = top_k
         self._mask_values = mask_values
         self._rows: list[Row] = []
-        self._cells: list[Any] = [  # of the CSV file
-            ("file", "objects", "mean_area_pixels")
-            if description.instances
-            else ("file", *description.class_names)
-        ]
+        columns = description.class_names
+        if description.instances:
+            columns = ("page", *instances.columns(description.image_shape[-1]))
+        self._cells: list[Any] = [("file", *columns)]  # of the CSV file
+        self._stack: tuple[pathlib.Path, list[np.ndarray]] | None = None  # of one file
 
     def create_folders(self) -> None:
         """Makes sure that there are folders for the results, and that files can be written there.
@@ -100,7 +101,7 @@ class Results:
         else:
             row, cells = self._labels(file, image, answer)
         self._rows.append({"file": str(file)} | row)
-        self._cells.append([str(file), *cells])
+        self._cells += cells if self._description.instances else [[str(file), *cells]]
         return self._rows[-1]
 
     def _classes(self, probabilities: np.ndarray) -> tuple[Row, list[Any]]:
@@ -133,7 +134,9 @@ class Results:
             count = int(labels.max(initial=0))
             area = round(np.count_nonzero(labels) / max(count, 1), 2)
             row |= {"objects": count, "mean_area_pixels": area}
-            cells = [count, area]
+            page, path = file.picture.page, valid_text(str(file.picture.path))
+            measured = instances.measurements(labels, image, plane_of(file.picture))
+            cells: list[Any] = [[path, page, *each] for each in measured]
         else:
             counts = np.bincount(labels.ravel(), minlength=len(names))
             shares = [round(share, 6) for share in (counts / labels.size).tolist()]
@@ -143,14 +146,32 @@ class Results:
             shown = pictures.as_picture(image, self._description.pixel_range)
             if self._description.instances:
                 row |= predictions.write_objects(self._folder, file.name, shown, labels)
+                row |= {"instances": self._add_page(self._folder, file, labels)}
             else:
                 row |= predictions.write_mask(
                     self._folder, file.name, shown, labels, names, self._mask_values
                 )
         return row, cells
 
+    def _add_page(self, folder: pathlib.Path, file: ImageFile, labels: np.ndarray) -> str:
+        """Keeps the labels of a page until those of its file are complete; returns their path."""
+        page = file.picture.page
+        path = folder / f"{str(file.name).removesuffix(f'[{page}]')}-instances.tif"
+        if self._stack is None or self._stack[0] != path:
+            self._write_stack()
+            self._stack = path, []
+        pages = self._stack[1]
+        pages += [np.zeros_like(labels)] * ((page or 0) - len(pages))  # those left out
+        pages.append(labels)
+        return str(path)
+
+    def _write_stack(self) -> None:
+        if self._stack is not None:
+            predictions.write_stack(*self._stack)
+
     def finish(self, *, table: bool) -> None:
-        """Writes the CSV file, and prints a table if it is wanted."""
+        """Writes the last stack and the CSV file, and prints a table if it is wanted."""
+        self._write_stack()
         if self._csv:
             # A link that the user names stays a link.
             replace_file(resolved(self._csv), csv_text.write(self._cells))
