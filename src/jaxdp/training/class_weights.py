@@ -45,6 +45,9 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     if asked.values is not None:
         return asked.values
     counts = count(dataset, int(config.task_kwargs.get("ignore_label", IGNORE_LABEL)))
+    # If no two objects touch, border does not occur, and its weight does not matter.
+    if dataset.instances:
+        counts = np.maximum(counts, 1)
     return balanced_weights(counts, dataset.describe().class_names)
 
 
