@@ -56,6 +56,7 @@ REMOVED = (
     Removed("quick", "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0", command="plan"),
     Removed("output", "use the table, or --json", command="plan"),
     Removed("verify", "leave it out; every byte is compared", command="checkpoints"),
+    Removed("on", "leave it out; --address names a Ray cluster", command="sweep"),
     Removed("address", "use Ray's own command, ray status", command="devices"),
     Removed("submit", "pipe the script to sbatch", command="launch slurm"),
     Removed("partition", "pipe the script to sbatch --partition NAME", command="launch slurm"),

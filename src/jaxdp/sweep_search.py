@@ -9,17 +9,17 @@ import math
 import pathlib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxdp import config as config_lib
-from jaxdp import parsing, sweep_trials
+from jaxdp import parsing
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED
 from jaxdp.registry import ConfigError, shown
 from jaxdp.rundir.write import check_folder
-from jaxdp.sweep_trials import Settings, Trial
+from jaxdp.sweep_trials import Settings, Trial, parse_values, trial_creator
 
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
@@ -30,45 +30,6 @@ _DIGITS = 4  # of a proposed number, which is in the name of a folder
 _NO_VALIDATION = (
     "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
 )
-
-
-class Dimension(NamedTuple):
-    """A setting of the space.
-
-    Attributes:
-        values: all of them, or the two ends of a range.
-        distribution: Optuna's; a choice has the values as text.
-    """
-
-    values: list[Any]
-    distribution: Any
-
-    def value(self, proposed: Any) -> Any:
-        """Returns the value of the setting that Optuna proposes."""
-        if isinstance(proposed, float):
-            low, high = self.values
-            return min(max(float(f"{proposed:.{_DIGITS}g}"), low), high)
-        by_text = {shown(value): value for value in self.values}
-        return by_text[proposed] if isinstance(proposed, str) else proposed
-
-
-def _dimension(name: str, text: str) -> Dimension:
-    distributions = _import_optuna().distributions
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        values = sweep_trials.parse_values(name, text, "trials")
-        texts = dict.fromkeys(map(shown, values))
-        return Dimension(values, distributions.CategoricalDistribution([*texts]))
-    kind, *ends = match.groups()
-    try:
-        if kind == "int":
-            values = [*map(int, ends)]
-            return Dimension(values, distributions.IntDistribution(*values))
-        values = [*map(float, ends)]
-        return Dimension(values, distributions.FloatDistribution(*values, log=kind == "log"))
-    except ValueError as error:
-        remedy = f"{error}; write log(LOW,HIGH), uniform(LOW,HIGH), or int(LOW,HIGH) for integers"
-        raise ConfigError("trials", f"{name}={text}", remedy) from error
 
 
 class Search:
@@ -99,11 +60,11 @@ class Search:
         if not parsing.is_count(number) or not int(number) or not ranges:
             remedy = f"give the number of trials and what to vary, {_EXAMPLE}"
             raise ConfigError("trials", number, remedy)
-        texts = sweep_trials.parse(ranges, "trials")
-        self._space = {name: _dimension(name, text) for name, text in texts.items()}
-        self._create = sweep_trials.trial_creator(config, texts, given, folder)
+        texts, self._create = trial_creator(ranges, "trials", config, given, folder)
+        self._values: dict[str, list[Any]] = {}  # of each choice, or the two ends of a range
+        self._space = {name: self._distribution(name, text) for name, text in texts.items()}
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            self._create({name: each.values[end] for name, each in self._space.items()})
+            self._create({name: values[end] for name, values in self._values.items()})
         check_folder("output", folder)
         self._study = self._open(folder, {"space": ranges, "settings": config_lib.defining(config)})
         self._total, self._seed = int(number), config.seed
@@ -113,6 +74,31 @@ class Search:
             self._study.enqueue_trial(each.params)
         self.waiting = self._propose()
         self.count = self._total - len(self._in_state("COMPLETE", "PRUNED"))
+
+    def _distribution(self, name: str, text: str) -> Any:
+        """Returns Optuna's distribution of a setting; a choice has the values as text."""
+        distributions = self._optuna.distributions
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            self._values[name] = parse_values(name, text, "trials")
+            texts = dict.fromkeys(map(shown, self._values[name]))
+            return distributions.CategoricalDistribution([*texts])
+        kind, *ends = match.groups()
+        try:
+            self._values[name] = [*map(int if kind == "int" else float, ends)]
+            if kind == "int":
+                return distributions.IntDistribution(*self._values[name])
+            return distributions.FloatDistribution(*self._values[name], log=kind == "log")
+        except ValueError as error:
+            remedy = "write log(LOW,HIGH), uniform(LOW,HIGH), or int(LOW,HIGH) for integers"
+            raise ConfigError("trials", f"{name}={text}", f"{error}; {remedy}") from error
+
+    def _value(self, name: str, proposed: Any) -> Any:
+        """Returns the value of the setting that Optuna proposes."""
+        values = self._values[name]
+        if isinstance(proposed, float):
+            return min(max(float(f"{proposed:.{_DIGITS}g}"), values[0]), values[1])
+        return {shown(value): value for value in values}.get(proposed, proposed)
 
     def _open(self, folder: pathlib.Path, search: Settings) -> Any:
         """Opens the study in the folder, or begins one; only the number of trials may change."""
@@ -136,8 +122,11 @@ class Search:
         return self._study.get_trials(deepcopy=False, states=states)
 
     def _trial(self, proposal: Any) -> Trial:
-        values = {name: each.value(proposal.params[name]) for name, each in self._space.items()}
-        return self._create(values)
+        trial = self._create(
+            {name: self._value(name, proposal.params[name]) for name in self._space}
+        )
+        trial.proposal = proposal
+        return trial
 
     def _propose(self) -> Iterator[Trial]:
         """Yields the next run each time, by what came of the runs before."""
@@ -145,11 +134,7 @@ class Search:
             # One sampler for all trials would propose the same again in a second session.
             seed = int(np.random.SeedSequence([self._seed, asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            proposal = self._study.ask(
-                {name: each.distribution for name, each in self._space.items()}
-            )
-            trial = self._trial(proposal)
-            trial.proposal = proposal
+            trial = self._trial(self._study.ask(self._space))
             if trial.name in self._running:  # few values; the next session asks for it again
                 continue
             self._running.add(trial.name)
@@ -159,7 +144,7 @@ class Search:
                 yield trial
 
     def should_stop(self, trial: Trial) -> bool:
-        """Whether a run is worse than the median of the others at its latest evaluation.
+        """Whether a run is worse than the median of the others at its latest evaluation; true once.
 
         Raises:
             ConfigError: if it has no validation data.
@@ -167,19 +152,19 @@ class Search:
         has_data = trial.run.file("dataset.json").is_file()
         if has_data and "validation" not in trial.run.read("dataset.json")["examples"]:
             raise ConfigError("validation", "", _NO_VALIDATION)
-        if trial.pruned or not self._report(trial):
+        if trial.pruned:
             return False
+        self._report(trial)
         trial.pruned = bool(trial.proposal.should_prune())
         return trial.pruned
 
-    def _report(self, trial: Trial) -> bool:
-        """Reports new evaluations of a run; returns whether there are any."""
-        before, best = trial.last_step, self._study.user_attrs.get("best_metric")
+    def _report(self, trial: Trial) -> None:
+        """Reports new evaluations of a run, once a complete run has shown which metric counts."""
+        best = self._study.user_attrs.get("best_metric")
         for row in trial.run.read("metrics.jsonl") if best else ():
             if row["split"] == "validation" and row["step"] > trial.last_step:
                 trial.proposal.report(_score(row, best), row["step"])
                 trial.last_step = row["step"]
-        return trial.last_step != before
 
     def end(self, trial: Trial, code: int) -> bool:
         """Records the exit code of a run, and returns whether it failed; divergence is a result."""

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+import signal
 import urllib.parse
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -12,22 +13,25 @@ from jaxdp import deprecation, parsing
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, nearest, shown
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.write import check_folder
+from jaxdp.rundir.write import check_folder, replace_file
+from jaxdp.runtime import launcher
 
 _LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
+_REASON_LENGTH = 300
 
 Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
 
 
 @dataclasses.dataclass(eq=False)
 class Trial:
-    """One run of a sweep.
+    """One run of a sweep, which trains in a process of its own.
 
     Attributes:
         settings: in which it differs from the others.
         config: all its settings.
         run: its folder, whose name says in which settings it differs.
         note: why it has no result; empty if it has one.
+        process: in which it trains, once it has started.
         proposal: Optuna's trial in a search.
         pruned: whether a search stops it early.
         last_step: the step of the last evaluation that a search knows.
@@ -37,18 +41,15 @@ class Trial:
     config: TrainConfig
     run: RunDirectory
     note: str = ""
+    process: Any = None
     proposal: Any = None
     pruned: bool = False
     last_step: int = -1
 
-    @property
-    def name(self) -> str:
-        return self.run.path.name
-
-    @property
-    def file(self) -> pathlib.Path:
-        """The file of its settings as the sweep has them; train writes config.yaml."""
-        return self.run.file("settings.yaml")
+    def __post_init__(self) -> None:
+        self.name, self.log = self.run.path.name, self.run.file("train.log")
+        # The settings as the sweep has them; train writes config.yaml.
+        self._file = self.run.file("settings.yaml")
 
     def is_done(self) -> bool:
         """Whether its run is complete.
@@ -56,14 +57,33 @@ class Trial:
         Raises:
             ConfigError: if its folder holds a run with other settings.
         """
-        if self.file.is_file():
-            before = config_lib.defining(TrainConfig.of(**config_lib.load(self.file)))
+        if self._file.is_file():
+            before = config_lib.defining(TrainConfig.of(**config_lib.load(self._file)))
             now = config_lib.defining(self.config)
             names = [name for name in before | now if before.get(name) != now.get(name)]
             if names:
                 remedy = f"holds a run with another {', '.join(names)}; give another --output"
                 raise ConfigError("output", self.run.path, remedy)
         return self.run.is_done()
+
+    def start(self, start: Callable[..., Any]) -> None:
+        """Trains in a process that `start` starts from arguments of Python, and appends its
+        standard error to `log`.
+        """
+        folder = self.run.path
+        folder.mkdir(exist_ok=True)
+        replace_file(self._file, config_lib.to_yaml(self.config))
+        self._log_start = self.log.stat().st_size if self.log.is_file() else 0
+        words = ["--config", str(self._file), "--run-dir", str(folder)]
+        self.process = start([*launcher.TRAIN, *words], log=self.log)
+
+    def reason(self, code: int) -> str:
+        """Returns why it failed: the last line of its log, or the signal that ended it."""
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}"
+        text = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
+        last = text.splitlines()[-1].strip() if text else f"ended with {code}"
+        return last.removeprefix("jaxdp.train: error: ")[:_REASON_LENGTH]
 
 
 def parse(words: Sequence[str], flag: str) -> dict[str, str]:
@@ -121,36 +141,44 @@ def parse_values(name: str, text: str, flag: str) -> list[Any]:
 
 
 def trial_creator(
-    config: TrainConfig, varied: Collection[str], given: Collection[str], folder: pathlib.Path
-) -> Callable[[Settings], Trial]:
-    """Returns the function that creates the run with these settings on top of the shared ones.
+    words: Sequence[str],
+    flag: str,
+    config: TrainConfig,
+    given: Collection[str],
+    folder: pathlib.Path,
+) -> tuple[dict[str, str], Callable[[Settings], Trial]]:
+    """Reads what varies, and returns the function that creates the run with some settings.
 
-    It raises ConfigError if together they are no valid configuration.
+    The function raises ConfigError if with the shared ones they are no valid configuration.
 
     Args:
+        words: the varied settings with their values, as `parse` reads them.
+        flag: the flag that has the words.
         config: the settings of all runs. A varied setting displaces its partner of an exclusive
             pair, unless the command line gives both.
-        varied: the names of the other settings.
         given: the flags of the command line.
         folder: of the sweep, with a folder for each run.
+
+    Returns:
+        the texts of the values by the names of the settings, and the function.
     """
-    fields = {name.partition(".")[0] for name in varied}
-    displaced = config_lib.displaced_by(TrainConfig, fields).difference(fields, given)
-    shared: Settings = config.flat() | dict.fromkeys(displaced)
+    texts = parse(words, flag)
+    kept = {name: value for name, value in config.flat().items() if name in given}
 
     def create(settings: Settings) -> Trial:
-        changed = dict(shared)
+        changed: Settings = dict(kept)
         # A keyword changes the keywords that were set as a whole.
         for name in sorted(settings, key=lambda name: "." in name):
             field, dot, keyword = name.partition(".")
-            changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
+            whole = changed.get(field, getattr(config, field))
+            changed[field] = whole | {keyword: settings[name]} if dot else settings[name]
         text = ",".join(f"{name}={shown(value)}" for name, value in settings.items())
         name = urllib.parse.quote(text, safe="=,.:+-")
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
-        return Trial(settings, TrainConfig.of(**changed), RunDirectory(folder / name))
+        return Trial(settings, config.replace(**changed), RunDirectory(folder / name))
 
-    return create
+    return texts, create
 
 
 class Grid:
@@ -181,8 +209,7 @@ class Grid:
         if not words:
             remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
             raise ConfigError("grid", "", remedy)
-        texts = parse(words, "grid")
-        create = trial_creator(config, texts, given, folder)
+        texts, create = trial_creator(words, "grid", config, given, folder)
         values = [parse_values(name, text, "grid") for name, text in texts.items()]
         combinations = (dict(zip(texts, each, strict=True)) for each in itertools.product(*values))
         self._trials = {trial.name: trial for trial in map(create, combinations)}

@@ -37,7 +37,7 @@ def start(nodes: Nodes, workers: str, steps: int, *flags: str, **kwargs: Any) ->
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [(launch, "ray --workers 2 -- train"), (sweep, "--on ray --grid seed=0")],
+    [(launch, "ray --workers 2 -- train"), (sweep, "--address auto --grid seed=0")],
 )
 def test_without_ray_one_line_says_what_to_install(
     command: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -81,7 +81,7 @@ RATE = "learning_rate=log(1e-3,1)"
         ),
         ("--grid seed=1 --output /dev/null/sweep", "--output /dev/null/sweep: cannot be written"),
         ("none.yaml --grid seed=1", "--config none.yaml: cannot be read"),
-        ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
+        ("--on ray --grid seed=1", "--on: was removed in 0.3.0: leave it out; --address names a"),
         (f"--trials {RATE}", f"--trials {RATE}: give the number of trials and what to vary"),
         ("--trials 3", "--trials 3: give the number of trials and what to vary"),
         ("--trials 3 learning_rate=log(1)", "--learning-rate log(1): must be a number"),
