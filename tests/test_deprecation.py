@@ -9,9 +9,11 @@ import yaml
 from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import checkpoints, config, deprecation, report, sweep_trials
+from jaxdp import checkpoints, config, deprecation, report
+from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.sweep_trials import Space
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -40,8 +42,10 @@ def test_a_removed_setting_is_one_line(row: deprecation.Removed) -> None:
     with pytest.raises(ConfigError) as raised:
         jaxdp.Trainer("cnn", "digits", **{row.name: VALUES[row.name]})
     assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
+    word = f"{row.name}={VALUES[row.name]}"
+    space = Space([word], "grid", TrainConfig(), (), pathlib.Path())
     with pytest.raises(ConfigError) as raised:
-        sweep_trials.parse([f"{row.name}={VALUES[row.name]}"], "grid")
+        _ = space.texts
     assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
 
 

@@ -18,7 +18,6 @@ from jaxdp.config import (
     NON_NEGATIVE,
     POSITIVE,
     ProcessConfig,
-    Settings,
     TrainConfig,
     fields,
     setting,
@@ -30,14 +29,14 @@ from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import ClusterCapacity
 from jaxdp.sweep_runs import Sweep, local_places, ray_places, say
 from jaxdp.sweep_search import Search
-from jaxdp.sweep_trials import Grid, Trial
+from jaxdp.sweep_trials import Grid, Space, Trial
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CombinationsConfig(Settings):
+class SweepConfig(TrainConfig):
     """The combinations, where and how many at once they run, and the folder."""
 
     grid: tuple[str, ...] = setting(
@@ -88,11 +87,6 @@ class CombinationsConfig(Settings):
             raise ConfigError("trials", self.trials[0], remedy)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepConfig(CombinationsConfig, TrainConfig):
-    """The settings of all runs, and how they are combined."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     return command_line.main(_main, argv, "jaxdp.sweep")
@@ -106,11 +100,11 @@ def _main(argv: Sequence[str]) -> int:
         SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
     )
     shared, given = config.part(TrainConfig), command_line.given_flags(words)
-    varied = {"trials": config.trials[1:]} if config.trials else {"grid": config.grid}
-    name = config_lib.hash_of(config_lib.defining(shared) | varied)
+    flag, varied = ("trials", config.trials[1:]) if config.trials else ("grid", config.grid)
+    name = config_lib.hash_of(config_lib.defining(shared) | {flag: varied})
     folder = pathlib.Path(config.output or f"sweeps/{name}")
-    kind = Search if config.trials else Grid
-    plan = kind(config.trials or config.grid, shared, given, folder)
+    space = Space(varied, flag, shared, given & fields(TrainConfig).keys(), folder)
+    plan = Search(config.trials[0], space) if config.trials else Grid(space)
     changed = _changed_code(folder, shared.plugins)
     if config.address is None:
         code = Sweep(plan, local_places(config.at_a_time or 1)).run()

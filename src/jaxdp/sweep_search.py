@@ -6,20 +6,18 @@ The first complete run says which metric that is. Optuna's default pruner compar
 """
 
 import math
-import pathlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from jaxdp import config as config_lib
 from jaxdp import parsing
-from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED
 from jaxdp.registry import ConfigError, shown
 from jaxdp.rundir.write import check_folder
-from jaxdp.sweep_trials import Settings, Trial, parse_values, trial_creator
+from jaxdp.sweep_trials import Settings, Space, Trial
 
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
@@ -38,36 +36,26 @@ class Search:
     A trial without a result remains RUNNING in the study, and the next session proposes it again.
 
     Args:
-        words: as for `--trials`: the number of trials, then ranges.
-        config: the settings of all runs; its seed is also the seed of the search.
-        given: the flags of the command line.
-        folder: of the sweep.
+        number: of trials, as the command line has it.
+        space: the ranges; the seed of its runs is also that of the search.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
             search or cannot be written.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        config: TrainConfig,
-        given: Collection[str],
-        folder: pathlib.Path,
-    ) -> None:
+    def __init__(self, number: str, space: Space) -> None:
         self._optuna = _import_optuna()
-        number, *ranges = words
-        if not parsing.is_count(number) or not int(number) or not ranges:
+        if not parsing.is_count(number) or not int(number) or not space.words:
             remedy = f"give the number of trials and what to vary, {_EXAMPLE}"
             raise ConfigError("trials", number, remedy)
-        texts, self._create = trial_creator(ranges, "trials", config, given, folder)
+        self._total, self._space = int(number), space
         self._values: dict[str, list[Any]] = {}  # of each choice, or the two ends of a range
-        self._space = {name: self._distribution(name, text) for name, text in texts.items()}
+        self._distributions = {name: self._distribution(name) for name in space.texts}
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            self._create({name: values[end] for name, values in self._values.items()})
-        check_folder("output", folder)
-        self._study = self._open(folder, {"space": ranges, "settings": config_lib.defining(config)})
-        self._total, self._seed = int(number), config.seed
+            space.create({name: values[end] for name, values in self._values.items()})
+        check_folder("output", space.folder)
+        self._study = self._open()
         self._running: set[str] = set()
         for each in self._in_state("RUNNING"):
             self._study.tell(each.number, state=self._optuna.trial.TrialState.FAIL)
@@ -75,12 +63,13 @@ class Search:
         self.waiting = self._propose()
         self.count = self._total - len(self._in_state("COMPLETE", "PRUNED"))
 
-    def _distribution(self, name: str, text: str) -> Any:
+    def _distribution(self, name: str) -> Any:
         """Returns Optuna's distribution of a setting; a choice has the values as text."""
         distributions = self._optuna.distributions
+        text = self._space.texts[name]
         match = _RANGE.fullmatch(text)
         if match is None:
-            self._values[name] = parse_values(name, text, "trials")
+            self._values[name] = self._space.values(name)
             texts = dict.fromkeys(map(shown, self._values[name]))
             return distributions.CategoricalDistribution([*texts])
         kind, *ends = match.groups()
@@ -100,10 +89,15 @@ class Search:
             return min(max(float(f"{proposed:.{_DIGITS}g}"), values[0]), values[1])
         return {shown(value): value for value in values}.get(proposed, proposed)
 
-    def _open(self, folder: pathlib.Path, search: Settings) -> Any:
+    def _open(self) -> Any:
         """Opens the study in the folder, or begins one; only the number of trials may change."""
         from sqlalchemy.pool import NullPool
 
+        folder = self._space.folder
+        search = {
+            "space": [*self._space.words],
+            "settings": config_lib.defining(self._space.config),
+        }
         storage = self._optuna.storages.RDBStorage(
             f"sqlite:///{folder / 'study.db'}",
             engine_kwargs={"poolclass": NullPool},  # a pool would never close its connections
@@ -122,8 +116,8 @@ class Search:
         return self._study.get_trials(deepcopy=False, states=states)
 
     def _trial(self, proposal: Any) -> Trial:
-        trial = self._create(
-            {name: self._value(name, proposal.params[name]) for name in self._space}
+        trial = self._space.create(
+            {name: self._value(name, proposal.params[name]) for name in self._values}
         )
         trial.proposal = proposal
         return trial
@@ -132,9 +126,11 @@ class Search:
         """Yields the next run each time, by what came of the runs before."""
         while (asked := len(self._in_state("COMPLETE", "PRUNED", "RUNNING"))) < self._total:
             # One sampler for all trials would propose the same again in a second session.
-            seed = int(np.random.SeedSequence([self._seed, asked]).generate_state(1)[0])
+            seed = int(
+                np.random.SeedSequence([self._space.config.seed, asked]).generate_state(1)[0]
+            )
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            trial = self._trial(self._study.ask(self._space))
+            trial = self._trial(self._study.ask(self._distributions))
             if trial.name in self._running:  # few values; the next session asks for it again
                 continue
             self._running.add(trial.name)

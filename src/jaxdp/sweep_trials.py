@@ -1,6 +1,7 @@
 """The runs of a sweep: `learning_rate=0.05,0.1 seed=0,1` names four."""
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 import signal
@@ -86,109 +87,96 @@ class Trial:
         return last.removeprefix("jaxdp.train: error: ")[:_REASON_LENGTH]
 
 
-def parse(words: Sequence[str], flag: str) -> dict[str, str]:
-    """Splits `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]` into names and values.
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """The settings that vary, and what all runs of a sweep share.
 
-    Args:
-        words: the settings with their values.
+    Attributes:
+        words: e.g. `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`.
         flag: the flag that has the words: `grid` or `trials`.
-
-    Raises:
-        ConfigError: for a name that is no setting, and a repetition.
-    """
-    known = config_lib.settings_with(TrainConfig, saved=True)
-    texts: dict[str, str] = {}
-    for word in words:
-        name, _, text = word.partition("=")
-        name = name.replace("-", "_")
-        field, dot, _ = name.partition(".")
-        problem = ""
-        if field not in known:
-            unknown = f"unknown setting {field!r}; {nearest(field, known)}"
-            problem = deprecation.removal(field) or unknown
-        elif dot and not field.endswith("_kwargs"):
-            problem = (
-                "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g."
-                " model_kwargs.depth=20,110"
-            )
-        elif name in texts:
-            problem = f"{name} is there twice; give all its values at once"
-        if problem:
-            raise ConfigError(flag, word, problem)
-        texts[name] = text
-    return texts
-
-
-def parse_values(name: str, text: str, flag: str) -> list[Any]:
-    """Reads values of a setting, or of a keyword of it: a list of YAML, separated by commas.
-
-    Raises:
-        ConfigError: if there are none, or their type is not that of the setting.
-    """
-    field_name, dot, _ = name.partition(".")
-    field = config_lib.fields(TrainConfig)[field_name]
-    try:
-        given = parsing.parse_yaml(f"[{text}]")
-    except ValueError:
-        given = None
-    if not given:
-        remedy = "write NAME=VALUE,VALUE without spaces; quote a value that YAML would split"
-        raise ConfigError(flag, f"{name}={text}", remedy)
-    if "tuple" in str(field.type):
-        given = [[value] if isinstance(value, str) else value for value in given]
-    convert = config_lib.number if dot else lambda value: config_lib.convert_for(field, value)
-    return [convert(value) for value in given]
-
-
-def trial_creator(
-    words: Sequence[str],
-    flag: str,
-    config: TrainConfig,
-    given: Collection[str],
-    folder: pathlib.Path,
-) -> tuple[dict[str, str], Callable[[Settings], Trial]]:
-    """Reads what varies, and returns the function that creates the run with some settings.
-
-    The function raises ConfigError if with the shared ones they are no valid configuration.
-
-    Args:
-        words: the varied settings with their values, as `parse` reads them.
-        flag: the flag that has the words.
         config: the settings of all runs. A varied setting displaces its partner of an exclusive
             pair, unless the command line gives both.
         given: the flags of the command line.
         folder: of the sweep, with a folder for each run.
-
-    Returns:
-        the texts of the values by the names of the settings, and the function.
     """
-    texts = parse(words, flag)
-    kept = {name: value for name, value in config.flat().items() if name in given}
 
-    def create(settings: Settings) -> Trial:
-        changed: Settings = dict(kept)
+    words: Sequence[str]
+    flag: str
+    config: TrainConfig
+    given: Collection[str]
+    folder: pathlib.Path
+
+    @functools.cached_property
+    def texts(self) -> dict[str, str]:
+        """The values of each setting, by its name.
+
+        Raises:
+            ConfigError: for a name that is no setting, and a repetition.
+        """
+        known = config_lib.settings_with(TrainConfig, saved=True)
+        texts: dict[str, str] = {}
+        for word in self.words:
+            name, _, text = word.partition("=")
+            name = name.replace("-", "_")
+            field, dot, _ = name.partition(".")
+            problem = ""
+            if field not in known:
+                unknown = f"unknown setting {field!r}; {nearest(field, known)}"
+                problem = deprecation.removal(field) or unknown
+            elif dot and not field.endswith("_kwargs"):
+                problem = (
+                    "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g."
+                    " model_kwargs.depth=20,110"
+                )
+            elif name in texts:
+                problem = f"{name} is there twice; give all its values at once"
+            if problem:
+                raise ConfigError(self.flag, word, problem)
+            texts[name] = text
+        return texts
+
+    def values(self, name: str) -> list[Any]:
+        """Returns the values of a setting, or of a keyword of it: its text is a list of YAML.
+
+        Raises:
+            ConfigError: if there are none, or their type is not that of the setting.
+        """
+        text = self.texts[name]
+        field_name, dot, _ = name.partition(".")
+        field = config_lib.fields(TrainConfig)[field_name]
+        try:
+            given = parsing.parse_yaml(f"[{text}]")
+        except ValueError:
+            given = None
+        if not given:
+            remedy = "write NAME=VALUE,VALUE without spaces; quote a value that YAML would split"
+            raise ConfigError(self.flag, f"{name}={text}", remedy)
+        if "tuple" in str(field.type):
+            given = [[value] if isinstance(value, str) else value for value in given]
+        convert = config_lib.number if dot else functools.partial(config_lib.convert_for, field)
+        return [convert(value) for value in given]
+
+    def create(self, settings: Settings) -> Trial:
+        """Returns the run with these settings on top of the shared ones.
+
+        Raises:
+            ConfigError: if together they are no valid configuration.
+        """
+        changed = {name: getattr(self.config, name) for name in self.given}
         # A keyword changes the keywords that were set as a whole.
         for name in sorted(settings, key=lambda name: "." in name):
             field, dot, keyword = name.partition(".")
-            whole = changed.get(field, getattr(config, field))
+            whole = changed.get(field, getattr(self.config, field))
             changed[field] = whole | {keyword: settings[name]} if dot else settings[name]
         text = ",".join(f"{name}={shown(value)}" for name, value in settings.items())
         name = urllib.parse.quote(text, safe="=,.:+-")
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
-        return Trial(settings, config.replace(**changed), RunDirectory(folder / name))
-
-    return texts, create
+        return Trial(settings, self.config.replace(**changed), RunDirectory(self.folder / name))
 
 
 class Grid:
     """Every combination of values, in order; the last setting varies fastest.
-
-    Args:
-        words: as for `--grid`.
-        config: the settings of all runs.
-        given: the flags of the command line.
-        folder: of the sweep, with a folder for each run.
 
     Attributes:
         waiting: the runs to come; those that are complete do not run again.
@@ -199,23 +187,18 @@ class Grid:
             that cannot be written or holds runs with other settings.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        config: TrainConfig,
-        given: Collection[str],
-        folder: pathlib.Path,
-    ) -> None:
-        if not words:
+    def __init__(self, space: Space) -> None:
+        if not space.words:
             remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
             raise ConfigError("grid", "", remedy)
-        texts, create = trial_creator(words, "grid", config, given, folder)
-        values = [parse_values(name, text, "grid") for name, text in texts.items()]
-        combinations = (dict(zip(texts, each, strict=True)) for each in itertools.product(*values))
-        self._trials = {trial.name: trial for trial in map(create, combinations)}
+        values = map(space.values, space.texts)
+        combinations = (
+            dict(zip(space.texts, each, strict=True)) for each in itertools.product(*values)
+        )
+        self._trials = {trial.name: trial for trial in map(space.create, combinations)}
         waiting = [trial for trial in self._trials.values() if not trial.is_done()]
         self.waiting, self.count = iter(waiting), len(waiting)
-        check_folder("output", folder)
+        check_folder("output", space.folder)
 
     def should_stop(self, trial: Trial) -> bool:
         """Whether to stop a run that is under way; true once."""

@@ -12,7 +12,7 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.reporting import sweeps
 from jaxdp.sweep_runs import local_places
-from jaxdp.sweep_trials import Grid, Trial
+from jaxdp.sweep_trials import Grid, Space, Trial
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
@@ -26,7 +26,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def cells(*grid: str, **settings: Any) -> list[Trial]:
-    return Grid(grid, TrainConfig.of(**settings), (), pathlib.Path()).trials()
+    return Grid(Space(grid, "grid", TrainConfig.of(**settings), (), pathlib.Path())).trials()
 
 
 def test_a_grid_is_every_combination() -> None:
