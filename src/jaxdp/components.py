@@ -3,17 +3,19 @@ them.
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.config import TrainConfig, displaced_by
+from jaxdp.config import DEFAULT_OPTIMIZER, TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.objects import NOTHING, Objects
 from jaxdp.plugins import load_plugins
 from jaxdp.registry import ConfigError
+from jaxdp.step.optim import DEFAULT_BATCH_SIZE, default_batch_size
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:
 # torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
@@ -63,7 +65,9 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
 
 def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> TrainConfig:
     """Returns the settings with the dataset's own defaults for what is not given."""
-    settings, filled = config.flat(), dict[str, Any]()
+    optimizer = config.optimizer or dataset.defaults.get("optimizer")
+    optimizer = optimizer or _default_optimizer(config, dataset, objects)
+    settings, filled = config.flat(), {"optimizer": optimizer}
     given = [name for name, value in settings.items() if value is not None]
     displaced = displaced_by(TrainConfig, given)
     if config.augment is None:
@@ -76,8 +80,21 @@ def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> T
         elif name != "learning_rate":
             filled[name] = value
         elif objects.schedule is None:
-            filled[name] = value.get(config.optimizer)
+            filled[name] = value.get(optimizer)
     return config.replace(**filled)
+
+
+def _default_optimizer(config: TrainConfig, dataset: Dataset, objects: Objects) -> str:
+    """Returns AdamW for a small training set, on which SGD at its default rate may diverge
+    (`experiments/small_sets.py`), unless what is given is for SGD.
+    """
+    examples, rate = len(dataset.train), config.learning_rate
+    is_given = rate is not None or objects.schedule or "learning_rate" in dataset.defaults
+    is_given = is_given or config.lr_scaling != "none" or config.optimizer_kwargs
+    if is_given or default_batch_size(examples) == DEFAULT_BATCH_SIZE:
+        return DEFAULT_OPTIMIZER
+    sys.stderr.write(f"note: {config.dataset}: {examples} examples: --optimizer adamw by default\n")
+    return "adamw"
 
 
 def _normalized_as_imagenet(dataset: Dataset) -> Dataset:

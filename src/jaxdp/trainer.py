@@ -98,7 +98,8 @@ class Trainer:
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
         self._progress = progress
-        self._batch_norm = config.batch_norm  # as given: the default depends on the batch size
+        # As given: the defaults depend on the batch size, and on the run that is resumed.
+        self._given = {"batch_norm": config.batch_norm, "optimizer": config.optimizer}
 
     @property
     def config(self) -> TrainConfig:
@@ -165,8 +166,9 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), remedy)
         if self.setup.objects.dataset is not None:
             refuse(settings, "data")
-        config = self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings})
+        config = self.setup.config.replace(**self._given | settings)
         config = defaults.with_saved_defaults(config)
+        config = config.replace(optimizer=config.optimizer or self.config.optimizer)
         same = self.setup.reconfigured(config)
         return same if same is not None else create_setup(config, self.setup.objects)
 
