@@ -166,7 +166,7 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), remedy)
         if self.setup.objects.dataset is not None:
             refuse(settings, "data")
-        config = self.setup.config.replace(**self._given | settings)
+        config = self.setup.config.replace(**{**self._given, **settings})
         config = defaults.with_saved_defaults(config)
         config = config.replace(optimizer=config.optimizer or self.config.optimizer)
         same = self.setup.reconfigured(config)

@@ -196,7 +196,7 @@ def few(kind: str) -> tuple[dict[str, Any], data.Dataset]:
             )
             for each in (cells.train, cells.test)
         )
-        settings = {"model": "unet", "model_kwargs": {"base_channels": 16}}
+        settings = {"model": "unet", "model_kwargs": {"base_channels": 8, "levels": 3}}
         return settings, data.from_arrays(*train, validation=validation)
     splits = []
     for source in data.load("digits").splits().values():
@@ -211,20 +211,24 @@ def validation_rows(result: Any) -> list[dict[str, Any]]:
     return [row for row in result.history if row["split"] == "validation"]
 
 
+def falls(losses: list[float]) -> bool:
+    """Whether losses fall to less than half without an epoch that is far worse than the first."""
+    return max(losses) < 1.2 * losses[0] and losses[-1] < 0.5 * losses[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["photos", "stacks"])
 def test_few_examples_train_by_default(kind: str) -> None:
-    """Mutant: the usual optimizer, with which some epochs are worse than chance by far."""
     settings, dataset = few(kind)
-    chance = np.log(dataset.num_classes)
     trainer = jaxdp.Trainer(data=dataset, devices=1, progress=False, **settings)
     for seed in (0, 1):
         losses = [row["loss"] for row in validation_rows(trainer.fit(seed=seed))]
         assert len(losses) == 20
-        assert max(losses) < 2 * chance
-        assert losses[-1] < min(0.8 * losses[0], 0.8 * chance)
-    usual = jaxdp.Trainer(data=dataset, devices=1, progress=False, optimizer="nesterov", **settings)
-    assert max(row["loss"] for row in validation_rows(usual.fit())) > 2 * chance
+        assert falls(losses)
+    if kind == "photos":  # mutant: the optimizer of larger sets; a U-Net this small bears it
+        settings["optimizer"] = "nesterov"
+        usual = jaxdp.Trainer(data=dataset, devices=1, progress=False, **settings)
+        assert not falls([row["loss"] for row in validation_rows(usual.fit(seed=1))])
 
 
 def test_new_settings_leave_the_names_of_runs_alone() -> None:
