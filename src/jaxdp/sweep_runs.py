@@ -1,5 +1,6 @@
 """Starts the runs of a sweep, here or on a Ray cluster, and looks after them."""
 
+import contextlib
 import functools
 import pathlib
 import signal
@@ -15,7 +16,7 @@ from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.ray_cluster import ClusterCapacity, Node, place
 from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
-from jaxdp.runtime.supervisor import GRACE_SECONDS, Supervisor
+from jaxdp.runtime.supervisor import GRACE_SECONDS
 from jaxdp.sweep_search import Search
 from jaxdp.sweep_trials import Grid, Trial
 
@@ -91,11 +92,7 @@ class Sweep:
                     for trial in [*self._running]:
                         self._look_after(trial)
             except BaseException:
-                say("all runs save")  # without its head, Ray ends them a minute later
-                processes = [trial.process for trial in self._running]
-                last = Supervisor(processes, "run", GRACE_SECONDS)
-                last.limit(GRACE_SECONDS)
-                last.wait([signal.SIGTERM])
+                self._save_all()
                 raise
         if self._signals:
             return EXIT_STOPPED
@@ -105,19 +102,16 @@ class Sweep:
 
     def _start_runs(self) -> bool:
         """Starts runs at the free places; returns whether any run is under way."""
-        while self._free and not self._signals and (trial := self._next()):
-            start = self._free.pop(0)
+        while self._free and not self._signals:
+            waiting = (0, self._again.pop()) if self._again else next(self._waiting, None)
+            if waiting is None:
+                break
+            (number, trial), start = waiting, self._free.pop(0)
             trial.start(start)
             self._running[trial] = start
+            if number:  # not again
+                say(f"[{number}/{self._plan.count}] {trial.name} runs; its log is {trial.log}")
         return bool(self._running)
-
-    def _next(self) -> Trial | None:
-        if self._again:
-            return self._again.pop()
-        number, trial = next(self._waiting, (0, None))
-        if trial is not None:
-            say(f"[{number}/{self._plan.count}] {trial.name} runs; its log is {trial.log}")
-        return trial
 
     def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
@@ -150,6 +144,17 @@ class Sweep:
             trial.note = f"failed: {trial.reason(code)}" if code else ""
             self._failed |= self._plan.end(trial, code)
             say(f"{trial.name}: {trial.note or 'done'}")
+
+    def _save_all(self) -> None:
+        """Has all runs save, and waits: without its head, Ray ends them a minute later."""
+        say("all runs save")
+        for trial in self._running:
+            trial.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for trial in self._running:
+            with contextlib.suppress(NodeLost):
+                while trial.process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(_POLL_SECONDS)
 
 
 def say(message: str) -> None:
