@@ -2,7 +2,8 @@
 
 Trains each of 20 small sets with each of several recipes and seeds, for the default 20 epochs of
 the default batch, and judges every epoch by validation data. A run has diverged when a value is
-not finite or a validation loss is above twice that of chance. Every run is a line of
+not finite or a validation loss is above twice that of chance, which a run that only overfits can
+reach, too; it has blown up when a loss is above ten times that of chance. Every run is a line of
 `OUTPUT/runs.jsonl`; what is there already is not trained again.
 """
 
@@ -25,6 +26,8 @@ import jaxdp
 
 SEEDS = (0, 1, 2)
 VALIDATION = 36  # examples
+DIVERGED, BLOWN_UP = 2, 10  # a validation loss above so many times that of chance
+COUNTS = {"runs": "runs", "diverged": "diverged", "blown_up": "blown up"}
 
 SGD: dict[str, Any] = {"optimizer": "nesterov"}
 CLIPPED = SGD | {"clip_norm": 1.0}
@@ -49,6 +52,7 @@ class SmallSet:
     """A set and the model that learns it.
 
     Attributes:
+        model: its name; "unet 64" is the U-Net with its default of 64 base channels.
         examples: of each class; of masks all.
         classes: of labels; 0 for masks, which have two, or three with instances.
         size: pixels a side.
@@ -93,6 +97,7 @@ SETS = (
     SmallSet("vgg", "cifar10", 5, 4, 48),
     SmallSet("cnn", "mnist", 200, 5, 32),
     SmallSet("cnn", "mnist", 500, 10, 32),
+    SmallSet("unet 64", "isbi2012", 12, 0, 64),
 )
 TINY = (SmallSet("cnn", "digits", 5, 3, 32), SmallSet("unet", "cells", 4, 0, 32))
 
@@ -102,8 +107,10 @@ def arrays(chosen: SmallSet, split: str, data_dir: str | None) -> tuple[np.ndarr
     """Returns images and targets of a split of a small set: the first of each class."""
     instances, name = chosen.source == "instances", chosen.source
     name = {"instances": "cells", "isbi2012": "tfds:isbi2012"}.get(name, name)
-    settings = {"data_dir": data_dir} if data_dir and name not in ("cells", "digits") else {}
-    whole: Any = jaxdp.data.load(name, **settings, **{"instances": True} if instances else {})
+    settings: dict[str, Any] = {"instances": True} if instances else {}
+    if data_dir and name not in ("cells", "digits"):
+        settings["data_dir"] = data_dir
+    whole: Any = jaxdp.data.load(name, **settings)
     count = chosen.examples if split == "train" else VALIDATION // (chosen.classes or 3)
     found: dict[int, list[Any]] = {label: [] for label in range(chosen.classes or 1)}
     for number in range(len(whole.splits()[split])):
@@ -144,7 +151,12 @@ def runs_of(
             )
             kwargs = SIZES.get(chosen.model, {})
             trainers[str(fixed)] = jaxdp.Trainer(
-                chosen.model, data, model_kwargs=kwargs, devices=1, progress=False, **fixed
+                chosen.model.split()[0],
+                data,
+                model_kwargs=kwargs,
+                devices=1,
+                progress=False,
+                **fixed,
             )
         started = time.perf_counter()
         result = trainers[str(fixed)].fit(seed=seed, **free)
@@ -162,13 +174,14 @@ def runs_of(
         }
 
 
-def judged(run: dict[str, Any], chance: float) -> tuple[bool, float, float, float]:
-    """Returns whether a run diverged, its last and its best loss in units of chance, and its last
-    metric.
+def judged(run: dict[str, Any], chance: float) -> tuple[bool, bool, float, float, float]:
+    """Returns whether a run diverged, whether it blew up, its last and its best loss in units of
+    chance, and its last metric.
     """
     losses = [loss if math.isfinite(loss) else math.inf for loss in run["losses"]] or [math.inf]
-    diverged = run["status"] != "done" or max(losses) > 2 * chance
-    return diverged, losses[-1] / chance, min(losses) / chance, (run["metrics"] or [0.0])[-1]
+    worst = max(losses) / chance if run["status"] == "done" else math.inf
+    ends = losses[-1] / chance, min(losses) / chance
+    return worst > DIVERGED, worst > BLOWN_UP, *ends, (run["metrics"] or [0.0])[-1]
 
 
 def measure(experiment: lab.Experiment) -> Any:
@@ -192,10 +205,13 @@ def summarize(runs: Sequence[dict[str, Any]], sets: Sequence[SmallSet]) -> list[
         each = [run for run in runs if (run["set"], run["recipe"]) == (chosen.name, recipe)]
         if not each:
             continue
-        diverged, *values = zip(*(judged(run, chosen.chance) for run in each), strict=True)
+        diverged, blown_up, *values = zip(
+            *(judged(run, chosen.chance) for run in each), strict=True
+        )
         names = {"set": chosen.name, "batch": each[0]["batch"], "recipe": recipe}
         medians = dict(zip(("last", "best", "metric"), map(statistics.median, values), strict=True))
-        found.append(names | {"runs": len(each), "diverged": sum(diverged)} | medians)
+        counts = {"runs": len(each), "diverged": sum(diverged), "blown_up": sum(blown_up)}
+        found.append(names | counts | medians)
     return found
 
 
@@ -205,15 +221,14 @@ def show(results: Any) -> tuple[list[str], Any]:
         1, title="Small sets: the last validation loss", subtitle="in units of chance; + diverged"
     )
     by_set = {(row["set"], row["recipe"]): row for row in results}
-    table = ["| recipe | sets | runs | diverged | last loss | best loss | accuracy or IoU |"]
-    table[0] += f" sets better than by {recipes[0]} |"
-    table.append("|---" * 8 + "|")
+    head = ("recipe", "sets", *COUNTS.values(), "last loss", "best loss", "accuracy or IoU")
+    table = [f"| {' | '.join(head)} | sets better than by {recipes[0]} |", "|---" * 9 + "|"]
     for number, recipe in enumerate(recipes):
         rows = [row for row in results if row["recipe"] == recipe]
-        runs, diverged = (sum(row[name] for row in rows) for name in ("runs", "diverged"))
+        counts = [sum(row[name] for row in rows) for name in COUNTS]
         medians = [statistics.median(row[name] for row in rows) for name in ("last", "best")]
         metric = statistics.median(row["metric"] for row in rows)
-        cells = (recipe, len(rows), runs, diverged, *(f"{each:.2f}" for each in medians))
+        cells = (recipe, len(rows), *counts, *(f"{each:.2f}" for each in medians))
         better = sum(row["last"] < by_set[row["set"], recipes[0]]["last"] for row in rows)
         table.append(f"| {' | '.join(map(str, cells))} | {metric:.3f} | {better} |")
         for failed, marker in ((False, "o"), (True, "+")):
