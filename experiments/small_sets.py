@@ -10,9 +10,7 @@ reach, too; it has blown up when a loss is above ten times that of chance. Every
 import dataclasses
 import functools
 import itertools
-import json
 import math
-import pathlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,8 @@ import numpy as np
 from PIL import Image
 
 import jaxdp
+from jaxdp.rundir.read import read_lines
+from jaxdp.rundir.write import append_row
 
 SEEDS = (0, 1, 2)
 VALIDATION = 36  # examples
@@ -162,10 +162,7 @@ def runs_of(
         result = trainers[str(fixed)].fit(seed=seed, **free)
         rows = [row for row in result.history if row["split"] == "validation"]
         metric = "accuracy" if chosen.classes else "iou"
-        yield {
-            "set": chosen.name,
-            "recipe": recipe,
-            "seed": seed,
+        yield {"set": chosen.name, "recipe": recipe, "seed": seed} | {
             "batch": result.config.global_batch_size,
             "status": result.summary["status"],
             "losses": [row["loss"] for row in rows],
@@ -188,14 +185,9 @@ def measure(experiment: lab.Experiment) -> Any:
     file = experiment.output / "runs.jsonl"
     sets, seeds = (TINY, SEEDS[:1]) if experiment.tiny else (SETS, SEEDS)
     for seed, chosen in itertools.product(seeds, sets):
-        for run in runs_of(chosen, seed, read(file), experiment.arguments.data_dir):
-            with file.open("a") as lines:
-                lines.write(json.dumps(run) + "\n")
-    return summarize(read(file), sets)
-
-
-def read(file: pathlib.Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        for run in runs_of(chosen, seed, read_lines(file), experiment.arguments.data_dir):
+            append_row(file, run)
+    return summarize(read_lines(file), sets)
 
 
 def summarize(runs: Sequence[dict[str, Any]], sets: Sequence[SmallSet]) -> list[dict[str, Any]]:
