@@ -65,8 +65,9 @@ def test_an_image_may_be_given_in_any_form(tmp_path: pathlib.Path, result: jaxdp
         np.testing.assert_allclose(result.predict(one), expected[0], atol=1e-5)
     for several in (tmp_path, [str(path), IMAGES[1]], [Image.open(path), tmp_path / "1.png"]):
         np.testing.assert_allclose(result.predict(several), expected, atol=1e-6)
-    with pytest.raises(jaxdp.ConfigError, match="no such file or folder"):
-        result.predict("nothing.png")
+    for wrong, message in (("nothing.png", "no such file or folder"), (5, "give uint8")):
+        with pytest.raises(jaxdp.ConfigError, match=message):
+            result.predict(wrong)
 
 
 def test_one_stack_of_several_pages_has_several_answers(
@@ -118,8 +119,9 @@ def test_an_object_with_a_length_and_an_index_is_a_dataset(items: Any) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_masks_and_targets_of_items() -> None:
-    masks = [(image, (np.asarray(image) > 100).astype(np.uint8)) for image, _ in ITEMS]
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
+def test_masks_and_targets_of_items(dtype: type) -> None:
+    masks = [(image, (np.asarray(image) > 100).astype(dtype)) for image, _ in ITEMS]
     segmented = from_dataset(masks, task="segmentation", test=masks)
     assert (segmented.num_classes, segmented.image_shape) == (2, (12, 12, 1))
     restored = from_dataset([(image, image) for image, _ in ITEMS], task="regression")
@@ -146,6 +148,7 @@ class Broken(Torchlike):
             r"train\[32\]: ValueError: its image is a None",
         ),
         (lambda: from_dataset([{"x": 1}]), r"train\[0\]: KeyError: 'has x, but no images or image"),
+        (lambda: from_dataset([*ITEMS[:8], (IMAGES[0], 0.5)]), r"train\[8\]: TypeError: 'float'"),
         (lambda: from_dataset(ITEMS, task="detection"), "task=detection: must be one of"),
     ],
 )

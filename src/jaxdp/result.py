@@ -183,7 +183,7 @@ class Result:
         if isinstance(images, Sequence):
             return False
         shape, channels = np.shape(images), self.description.image_shape[-1]
-        is_one = len(shape) == 2 or (len(shape) == 3 and shape[-1] == channels)
+        is_one = len(shape) < 3 or (len(shape) == 3 and shape[-1] == channels)
         return is_one or isinstance(images, Image.Image)
 
     @functools.cached_property

@@ -5,10 +5,10 @@ share, and carries its own facts.
 import copy
 import dataclasses
 import functools
-import pathlib
+import os
 import typing
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from jaxdp import deprecation
 from jaxdp.config.conversion import convert
@@ -129,8 +129,9 @@ class Settings:
             if name not in known:
                 remedy = f"unknown setting; {nearest(name, list(known))}"
                 raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
-            path = isinstance(value, pathlib.PurePath)
-            converted[name] = convert_for(known[name], str(value) if path else value)
+            if isinstance(value, os.PathLike):
+                value = os.fspath(cast("os.PathLike[str]", value))
+            converted[name] = convert_for(known[name], value)
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:

@@ -1,5 +1,6 @@
 """Datasets of other libraries: any object with a length and an index."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -106,13 +107,10 @@ class Items(BaseSource):
         return len(self._items)
 
     def __getitem__(self, index: int) -> Example:
+        where = self.name(index)
         try:
             image, target = self._pair(self._items[index])
-            if isinstance(image, Image.Image):
-                pixels = convert(image, None, self.name(index))
-            else:
-                pixels = _channels_last(image)
-            return {"images": pixels, self._field: self._target(target, self.name(index))}
+            return {"images": _pixels(image, where), self._field: self._target(target, where)}
         except BadExample:
             raise
         except Exception as error:  # whatever the object raises
@@ -135,17 +133,21 @@ class Items(BaseSource):
 
     def _target(self, target: Any, where: str) -> Any:
         if self._field == "labels":
-            return int(target)
-        if self._field == "targets" and isinstance(target, Image.Image):
-            return convert(target, None, where)
-        return _channels_last(target) if self._field == "targets" else np.asarray(target)
+            return operator.index(target)  # a float is no class number
+        if self._field == "targets":
+            return _pixels(target, where)
+        mask = np.asarray(target)
+        fits = mask.dtype.kind in "biu" and 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256
+        return mask.astype(np.uint8) if fits else mask
 
 
-def _channels_last(image: Any) -> np.ndarray:
-    """Returns an array (H, W, C); tensors of PyTorch have the channels first."""
+def _pixels(image: Any, where: str) -> np.ndarray:
+    """Returns an image as an array (H, W, C); tensors of PyTorch have the channels first."""
+    if isinstance(image, Image.Image):
+        return convert(image, None, where)
     array = np.asarray(image)
-    if array.ndim == 2:
-        return array[..., None]
-    if array.ndim != 3:
+    if array.ndim not in (2, 3):
         raise ValueError(f"its image is a {type(image).__name__} of the shape {array.shape}")
-    return np.moveaxis(array, 0, -1) if type(image).__module__ == "torch" else array
+    if type(image).__module__.startswith("torch") and array.ndim == 3:
+        array = np.moveaxis(array, 0, -1)
+    return convert(np.atleast_3d(array), None, where)

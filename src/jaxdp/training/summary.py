@@ -58,7 +58,7 @@ def summarize(
         **worker_facts(setup),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
+        "parameters": parameter_count(setup),
         "steps": outcome.step,
         "epochs": round(outcome.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
@@ -155,17 +155,21 @@ def title(setup: Setup) -> str:
     )
 
 
+def parameter_count(setup: Setup) -> int:
+    """Returns how many numbers the parameters of the model are."""
+    return sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
+
+
 def description(setup: Setup) -> str:
     """Returns what a run is about to do: model, data, optimizer and number of steps."""
-    config, dataset, intervals = setup.config, setup.dataset, setup.intervals
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
+    config, dataset = setup.config, setup.dataset
     sizes = ", ".join(f"{len(source):,} {split}" for split, source in dataset.splits().items())
     height, width, channels = dataset.image_shape
     rate = "" if config.optimizer == OBJECT else f", learning rate {setup.learning_rates.max():.3g}"
     return (
-        f"{config.model} ({parameters:,} parameters) on {config.dataset} ({sizes} images of"
-        f" {height}x{width}x{channels} {dataset.dtype}); {config.optimizer}{rate},"
-        f" {intervals.total_steps:,} steps of {setup.global_batch_size} examples"
+        f"{config.model} ({parameter_count(setup):,} parameters) on {config.dataset} ({sizes}"
+        f" images of {height}x{width}x{channels} {dataset.dtype}); {config.optimizer}{rate},"
+        f" {setup.intervals.total_steps:,} steps of {setup.global_batch_size} examples"
     )
 
 
