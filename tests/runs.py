@@ -2,14 +2,16 @@
 
 import json
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import jaxdp
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.inference import files
 from jaxdp.training.reader import MEASURED
 
 SAME = ("metrics", "best", "steps", "epochs", "status")
@@ -55,6 +57,19 @@ def assert_same_run(
     assert rows(parts, without=without) == rows(whole, without=without)
     for name in SAME:
         assert summary(parts)[name] == summary(whole)[name]
+
+
+def answers(
+    run_dir: str | pathlib.Path, images: Iterable[Any], *, tile: int = 512, **options: Any
+) -> list[np.ndarray]:
+    """Returns a model's answer to each image: for a segmentation the probabilities of each pixel.
+
+    Args:
+        tile: in pixels, as the flag.
+        **options: those of `jaxdp.load`.
+    """
+    predictor = jaxdp.load(run_dir, **options).predictor(tile=tile, devices=options.get("devices"))
+    return [answer for _, answer in predictor(files.read_given(images, predictor))]
 
 
 def run_train(flags: str) -> int:

@@ -322,9 +322,9 @@ def test_standard_output_that_is_closed_or_full() -> None:
     reason = "standard output cannot be written: No space left on device"
     assert full.stderr.splitlines()[-1].startswith(f"jaxdp.train: error: {reason}")
     assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "done"
-    closed = shell("jaxdp.checkpoints run >&- 2>&- <&-")
+    closed = shell("jaxdp.convert export run --output a.safetensors >&- 2>&- <&-")
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")
-    closed = shell("jaxdp.checkpoints run >&-")
+    closed = shell("jaxdp.convert export run --output b.safetensors >&-")
     assert (closed.returncode, closed.stderr) == (0, "")
 
 

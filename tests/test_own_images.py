@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from example_files import refused, write
 from PIL import Image
+from runs import answers
 from shared_run import copy_here, make_once
 
 import jaxdp
@@ -95,10 +96,8 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     overlay = np.asarray(Image.open("out/00-overlay.png"))
     assert overlay.max() > 150  # shown on the scale of the training set
 
-    answers = jaxdp.predict.predict(
-        "run", ["slides/test/images/01.tif", field(*SIZES[0], 0)[0][..., None]]
-    )
-    assert [answer.shape for answer in answers] == [(33, 70, 2), (33, 70, 2), (40, 60, 2)]
+    found = answers("run", ["slides/test/images/01.tif", field(*SIZES[0], 0)[0][..., None]])
+    assert [answer.shape for answer in found] == [(33, 70, 2), (33, 70, 2), (40, 60, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +137,7 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(
         "new/shallow.png: has 8 bits a channel (uint8), not 16 (uint16)" in capsys.readouterr().err
     )
     with refused(r"give uint16 \(height, width, 1\)"):
-        predict.predict(trained, [np.zeros((40, 40, 1), np.uint8)])
+        answers(trained, [np.zeros((40, 40, 1), np.uint8)])
     with refused(r"give uint16 \(height, width, 1\)"):
         jaxdp.load(trained).predict(np.zeros((1, 40, 40, 1), np.uint8))
 
@@ -201,7 +200,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
 
     dataset = jaxdp.data.from_folder("photos", image_size="resize_crop:48")
     path = pathlib.Path(dataset.test.name(0))
-    (from_file,) = predict.predict("run", [path])
+    (from_file,) = answers("run", [path])
     (from_data,) = jaxdp.load("run").predict([dataset.test[0]["images"]])
     np.testing.assert_allclose(from_file, from_data, atol=1e-6)
 

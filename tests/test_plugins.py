@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from runs import error_line, rows, run_train, summary
+from runs import answers, error_line, rows, run_train, summary
 
 import jaxdp
-from jaxdp import checkpoints, convert, evaluate, models, predict, report, tasks, train
+from jaxdp import convert, evaluate, models, predict, report, tasks, train
 from jaxdp.components import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
@@ -119,7 +119,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     assert evaluate.main(["run", "--json", "--plugins", "net.py", "task.py"]) == 0
     assert json.loads(capsys.readouterr().out)["squared"] == 0.25
     # They are imported by now.
-    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])
+    (answer,) = answers("run", [np.zeros((16, 16, 1), np.uint8)])
     assert answer.shape == (10,)
     assert not answer.any()  # by the task's own probabilities
 
@@ -147,7 +147,6 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     commands: list[tuple[Callable[[list[str]], int], list[str]]] = [
         (evaluate.main, ["run"]),
         (predict.main, ["run", "image.png"]),
-        (checkpoints.main, ["run"]),
         (convert.main, ["export", "run", "--output", "weights.safetensors"]),
         (train.main, f"--model cnn {STEPS} --run-dir second --init-from run".split()),
     ]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from runs import error_line, run_train
+from runs import answers, error_line, run_train
 
 import jaxdp
-from jaxdp import evaluate, plugins, predict, source_files
+from jaxdp import evaluate, plugins, source_files
 from jaxdp.rundir import read
 from jaxdp.rundir.layout import RunDirectory
 
@@ -168,7 +168,7 @@ def test_reading_a_run_under_other_code_says_so_and_writes_nothing(
     readers: list[Callable[[], object]] = [
         lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
         lambda: jaxdp.load("run", plugins=["mynet.py"]),
-        lambda: predict.predict("run", [], plugins=["mynet.py"]),
+        lambda: answers("run", [], plugins=["mynet.py"]),
         lambda: run_train(f"{FLAGS} --steps 1 --run-dir second --init-from run"),
     ]  # fmt: skip
     for command in readers:

@@ -56,7 +56,7 @@ class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     )
     output: str = setting(
         "bench",
-        "folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png",
+        "folder for bench.jsonl, which grows",
         metavar="DIR",
     )
 
@@ -115,7 +115,7 @@ def _leave_out(config: TrainConfig, reason: str) -> None:
 def run(
     configs: Sequence[TrainConfig], folder: pathlib.Path, steps: int | None, repeats: int
 ) -> int:
-    """Measures the cells, writes their records and a figure, prints a table, and returns the
+    """Measures the cells, writes their records, prints a table, and returns the
     command's exit code.
 
     Args:
@@ -143,11 +143,8 @@ def run(
 
     if records:
         benchmarks.show(records)
+        print(f"{folder / 'bench.jsonl'} is written", file=sys.stderr)
     measured = any(record["status"] == "ok" for record in records)
-    if measured:
-        figure = folder / "throughput.png"
-        benchmarks.plot(records, figure)
-        print(f"{folder / 'bench.jsonl'} and {figure} are written", file=sys.stderr)
     return int(interrupted or not measured)
 
 

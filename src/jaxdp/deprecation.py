@@ -55,8 +55,9 @@ REMOVED = (
     Removed("quick", "use python -m jaxdp.plan --target", command="bench"),
     Removed("quick", "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0", command="plan"),
     Removed("output", "use the table, or --json", command="plan"),
-    Removed("verify", "leave it out; every byte is compared", command="checkpoints"),
+    Removed("on", "leave it out; --address names a Ray cluster", command="sweep"),
     Removed("address", "use Ray's own command, ray status", command="devices"),
+    Removed("model", "use python -m jaxdp.plan", command="devices"),
     Removed("submit", "pipe the script to sbatch", command="launch slurm"),
     Removed("partition", "pipe the script to sbatch --partition NAME", command="launch slurm"),
     Removed("account", "pipe the script to sbatch --account NAME", command="launch slurm"),
@@ -76,7 +77,7 @@ REMOVED = (
     Removed("per_image", "predict --csv writes a line for each image", command="evaluate"),
     Removed(
         "probabilities",
-        "jaxdp.predict.predict() in Python returns those of each pixel",
+        "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns those of each pixel",
         command="predict",
     ),
 )

@@ -1,9 +1,7 @@
-"""`python -m jaxdp.devices`: shows which devices JAX sees here, how much memory they have, and what
-of a run would lie on each.
+"""`python -m jaxdp.devices`: shows which devices JAX sees here, and how much memory they have.
 
-With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
-would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm,
-show the devices of all.
+Several processes, e.g. of Slurm, show the devices of all. What of a run would lie on each device is
+`python -m jaxdp.plan`'s to say.
 """
 
 import dataclasses
@@ -16,72 +14,52 @@ from typing import Any
 import rich.console
 import rich.table
 
-from jaxdp import command_line
-from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
+from jaxdp.command_line import command
+from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.units import bytes_text
 
-DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
-PARTS = ("params", "batch_stats", "opt_state", "ema", "batch", "dataset")
+DESCRIPTION = "Show the devices and their memory."
 Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DevicesConfig(TrainConfig):
-    """The form of the output."""
+class DevicesConfig(ProcessConfig):
+    """The devices, the processes that have them, and the form of the output."""
 
-    json: bool = setting(False, "print one line of JSON instead of tables")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    return command_line.main(_main, argv, "jaxdp.devices")
-
-
-def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(
-        DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
+    devices: int | None = setting(
+        None,
+        "show the first N devices (default: all); on a CPU, simulate N",
+        POSITIVE,
+        at_most(MOST_DEVICES),
     )
-    given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
-    processes = _describe_all(config, placement=bool(given))
-    if config.json and processes:
-        print(json.dumps({"processes": processes}))
-    elif processes:
-        print_devices(processes)
-    return 0
+    json: bool = setting(False, "print one line of JSON instead of a table")
 
 
-def _describe_all(config: TrainConfig, *, placement: bool) -> list[Record]:
-    """Returns all processes with their devices; none in every process but the first.
-
-    Args:
-        placement: whether to create the run's state and a batch and to see where they lie.
-
-    Raises:
-        ConfigError: for a run that could not be trained.
-    """
-    platform.configure(
-        config.devices,
-        deterministic=config.deterministic,
-        precision=config.precision,
-    )
+@command(DevicesConfig, "jaxdp.devices", DESCRIPTION, restarts=False, defaults_file=False)
+def main(config: DevicesConfig) -> int:
+    """Shows all processes with their devices; every process but the first shows nothing."""
+    platform.configure(config.devices)
     from jaxdp.runtime import processes
 
     try:
         group = processes.start(config)
         own = describe_process(group.index, platform.select_devices(config.devices))
-        if placement:
-            _add_placement(config, own["devices"])
         texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
         processes.exit_and_notify(error, code, message, "jaxdp.devices")
         raise
-    return [json.loads(text) for text in texts] if group.index == 0 else []
+    found = [json.loads(text) for text in texts] if group.index == 0 else []
+    if config.json and found:
+        print(json.dumps({"processes": found}))
+    elif found:
+        print_devices(found)
+    return 0
 
 
 def describe_process(index: int, devices: Sequence[Any]) -> Record:
@@ -102,31 +80,6 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
     }
 
 
-def _add_placement(config: TrainConfig, rows: list[Record]) -> None:
-    """Places state and batch, and adds the bytes of each part to the rows of the devices."""
-    from jaxdp.training.setup import create_setup
-
-    setup = create_setup(config)
-    state = setup.strategy.restore(setup.create_state())
-    trees = {name: getattr(state, name, ()) for name in PARTS}
-    trees |= {"opt_state": (state.opt_state, state.step), "batch": next(setup.train_batches(0))}
-    trees["dataset"] = setup.constants.examples
-    held = {name: bytes_by_device(tree) for name, tree in trees.items()}
-    for row in rows:
-        row["holds"] = {name: held[name].get(row["id"], 0) for name in PARTS}
-
-
-def bytes_by_device(tree: Any) -> dict[int, int]:
-    """Returns the bytes of a tree of arrays on each device of this process, with copies."""
-    import jax
-
-    held: dict[int, int] = {}
-    for leaf in jax.tree.leaves(tree):
-        for shard in leaf.addressable_shards:
-            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
-    return held
-
-
 def print_devices(processes: Sequence[Record]) -> None:
     """Prints the devices of all processes on standard output."""
     table = rich.table.Table("process", "host", "device", "platform", "kind", "in use", "limit")
@@ -139,12 +92,6 @@ def print_devices(processes: Sequence[Record]) -> None:
     width = max(rich.console.Console().width, 100)
     console = rich.console.Console(highlight=False, markup=False, soft_wrap=True, width=width)
     console.print(table)
-    if "holds" in rows[0][1]:
-        table = rich.table.Table("process", "device", *PARTS)
-        for process, device in rows:
-            ids = [str(process["process"]), str(device["id"])]
-            table.add_row(*ids, *map(bytes_text, device["holds"].values()))
-        console.print(table)
     if any(device["platform"] == "cpu" for _, device in rows):
         console.print("CPU devices share the machine's memory")
     for note in dict.fromkeys(process["cpu_flags"] for process in processes):

@@ -9,8 +9,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
 from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting
@@ -18,8 +17,6 @@ from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
 
@@ -86,41 +83,6 @@ class PredictConfig(Settings):
         if not self.paths:
             remedy = "no images are named; give files or folders after the folder of the run"
             raise ConfigError("", "", remedy)
-
-
-def predict(
-    run_dir: str | pathlib.Path,
-    images: "Iterable[Any]",
-    *,
-    step: int | None = None,
-    tile: int = 512,
-    plugins: Sequence[str] = (),
-    devices: int | None = None,
-) -> "list[np.ndarray]":
-    """Returns a model's answer to each image, as float32.
-
-    For classification the probabilities of the classes (classes,); for segmentation those of each
-    pixel (H, W, classes); for regression pixels (H, W, channels), about from 0 to 1. H and W are
-    those of the image. Each page of a TIFF file is an image.
-
-    Args:
-        images: files, folders, Pillow's images, or arrays (H, W, C) with the dtype, the channels
-            and on the scale of the run's dataset, mostly uint8.
-        step: which checkpoint; None for the best by validation data, or the newest where there are
-            none.
-        tile: in pixels, as the flag.
-        plugins: files or modules that the run was trained with.
-        devices: how many to use; None for all of this process.
-
-    Raises:
-        ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
-    """
-    from jaxdp.inference import files
-    from jaxdp.loading import load
-
-    result = load(run_dir, step=step, plugins=plugins, devices=devices)
-    predictor = result.predictor(tile=tile, devices=devices)
-    return [answer for _, answer in predictor(files.read_given(images, predictor))]
 
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)

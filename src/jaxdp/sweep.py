@@ -3,7 +3,7 @@ combination, and compares the runs.
 
 With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse
 than most are stopped early. Each run is a process with a folder of its own, on this machine or with
-`--on ray` on a node of a Ray cluster. A run that fails is a row of the table, and the same command
+`--address` on a node of a Ray cluster. A run that fails is a row of the table, and the same command
 continues after it was stopped.
 """
 
@@ -11,7 +11,6 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
@@ -19,7 +18,6 @@ from jaxdp.config import (
     NON_NEGATIVE,
     POSITIVE,
     ProcessConfig,
-    Settings,
     TrainConfig,
     fields,
     setting,
@@ -31,14 +29,14 @@ from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import ClusterCapacity
 from jaxdp.sweep_runs import Sweep, local_places, ray_places, say
 from jaxdp.sweep_search import Search
-from jaxdp.sweep_trials import Grid, Trial
+from jaxdp.sweep_trials import Grid, Space, Trial
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CombinationsConfig(Settings):
+class SweepConfig(TrainConfig):
     """The combinations, where and how many at once they run, and the folder."""
 
     grid: tuple[str, ...] = setting(
@@ -65,25 +63,20 @@ class CombinationsConfig(Settings):
         "the same for the same settings)",
         metavar="PATH",
     )
-    on: Literal["here", "ray"] = setting(
-        "here",
-        "run on this machine, or on the nodes of a Ray cluster; a run whose node dies goes "
-        "on elsewhere",
-    )
     address: str | None = setting(
         None,
-        "cluster to use with --on ray: auto for the one that this machine belongs to, or "
-        "HOST:PORT of its head (default: one on this machine alone, for this command)",
+        "run on the nodes of this Ray cluster: auto for the one that this machine belongs to, or "
+        "HOST:PORT of its head; a run whose node dies goes on elsewhere (default: on this machine)",
         metavar="auto|HOST:PORT",
     )
     cpus_per_run: int = setting(
         1,
-        "with --on ray, CPUs set aside for each run",
+        "with --address, CPUs set aside for each run",
         POSITIVE,
     )
     gpus_per_run: int | None = setting(
         None,
-        "with --on ray, GPUs of each run (default: 1 where the cluster has any, otherwise 0)",
+        "with --address, GPUs of each run (default: 1 where the cluster has any, otherwise 0)",
         NON_NEGATIVE,
     )
 
@@ -92,13 +85,6 @@ class CombinationsConfig(Settings):
         if self.grid and self.trials:
             remedy = "cannot be combined with --grid; a search also takes NAME=VALUE,VALUE"
             raise ConfigError("trials", self.trials[0], remedy)
-        if self.on == "here" and self.address is not None:
-            raise ConfigError("address", self.address, "is of a Ray cluster; add --on ray")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepConfig(CombinationsConfig, TrainConfig):
-    """The settings of all runs, and how they are combined."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,13 +100,13 @@ def _main(argv: Sequence[str]) -> int:
         SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
     )
     shared, given = config.part(TrainConfig), command_line.given_flags(words)
-    varied = {"trials": config.trials[1:]} if config.trials else {"grid": config.grid}
-    name = config_lib.hash_of(config_lib.defining(shared) | varied)
+    flag, varied = ("trials", config.trials[1:]) if config.trials else ("grid", config.grid)
+    name = config_lib.hash_of(config_lib.defining(shared) | {flag: varied})
     folder = pathlib.Path(config.output or f"sweeps/{name}")
-    kind = Search if config.trials else Grid
-    plan = kind(config.trials or config.grid, shared, given, folder)
+    space = Space(varied, flag, shared, given & fields(TrainConfig).keys(), folder)
+    plan = Search(config.trials[0], space) if config.trials else Grid(space)
     changed = _changed_code(folder, shared.plugins)
-    if config.on == "here":
+    if config.address is None:
         code = Sweep(plan, local_places(config.at_a_time or 1)).run()
     else:
         with ray_connection.connected(config.address):

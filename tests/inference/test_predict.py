@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from runs import answers
 
 import jaxdp
 from jaxdp import evaluate, predict, train
@@ -136,7 +137,7 @@ def test_classes_of_files_are_those_of_the_test_set(
     )
     assert not list(pathlib.Path("kept").glob("*.new"))
 
-    again = predict.predict(runs["digits"], ["digits/004.png", test[5]["images"]])
+    again = answers(runs["digits"], ["digits/004.png", test[5]["images"]])
     assert [answer.shape for answer in again] == [(10,), (10,)]
     assert [answer.argmax() for answer in again] == list(first[4:6])
     assert again[0].max() == pytest.approx(probabilities[4].max(), abs=1e-5)
@@ -252,7 +253,7 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == ""
     assert "96x96" in shown.out
     assert f"cell: {masks[0].mean():.1%}" in shown.out
-    probabilities = predict.predict(runs["cells"], [first, "in/deep/two.two.png"])
+    probabilities = answers(runs["cells"], [first, "in/deep/two.two.png"])
     np.testing.assert_allclose(np.stack(probabilities), softmax(expected), atol=1e-5)
 
     for _ in range(2):
@@ -275,7 +276,7 @@ def test_images(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
         assert written.mode == "L"
         np.testing.assert_array_equal(np.asarray(written), expected[..., 0])
     assert f"{expected.mean():.1f}" in capsys.readouterr().out
-    (answer,) = predict.predict(runs["denoise"], [image])
+    (answer,) = answers(runs["denoise"], [image])
     np.testing.assert_array_equal((answer.clip(0, 1) * 255).round(), expected)
 
 
@@ -293,12 +294,12 @@ def test_tiles_of_a_network_agree_with_the_whole(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = large_cells()
-    (whole,) = predict.predict(runs["cells"], [image])
+    (whole,) = answers(runs["cells"], [image])
     np.testing.assert_allclose(whole, softmax(network(runs["cells"])(image[None]))[0], atol=1e-5)
     save("large.png", image)
     run_predict(runs["cells"], "large.png --output-dir out --tile 64")
     assert capsys.readouterr().err == ""
-    (answer,) = predict.predict(runs["cells"], [image], tile=64)
+    (answer,) = answers(runs["cells"], [image], tile=64)
     np.testing.assert_array_equal(mask_of("large"), answer.argmax(-1))
     np.testing.assert_allclose(answer, whole, atol=1e-5)
 
@@ -308,8 +309,8 @@ def test_tiles_that_do_not_stand_for_the_whole_fade_into_each_other_and_it_is_sa
 ) -> None:
     monkeypatch.setattr(Predictor, "reach", None)
     image = large_cells()
-    (whole,) = predict.predict(runs["cells"], [image])
-    (tiled,) = predict.predict(runs["cells"], [image], tile=128)
+    (whole,) = answers(runs["cells"], [image])
+    (tiled,) = answers(runs["cells"], [image], tile=128)
     # One tile's alone, and far from its end.
     np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-5)
     assert np.abs(tiled - whole).max() < 0.05
@@ -321,27 +322,27 @@ def test_tiles_that_do_not_stand_for_the_whole_fade_into_each_other_and_it_is_sa
 
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     image = large_cells()
-    (whole,) = predict.predict(runs["valid"], [image])
+    (whole,) = answers(runs["valid"], [image])
     assert whole.shape == (160, 352, 2)
     plain = softmax(network(runs["valid"])(image[None]))[0]
     before = (160 - plain.shape[0]) // 2
     inner = np.s_[before : before + plain.shape[0], before : before + plain.shape[1]]
     np.testing.assert_allclose(whole[inner], plain, atol=1e-5)
-    (tiled,) = predict.predict(runs["valid"], [image], tile=64)
+    (tiled,) = answers(runs["valid"], [image], tile=64)
     np.testing.assert_allclose(tiled, whole, atol=1e-5)
 
 
 def test_images_normalized_each_by_itself_are_so_before_they_are_cut(runs: Runs) -> None:
     run = edited(runs["cells"], normalize="image")
     image = large_cells()
-    (whole,) = predict.predict(run, [image])
+    (whole,) = answers(run, [image])
     np.testing.assert_allclose(
         whole, softmax(network(runs["cells"], per_image=True)(image[None]))[0], atol=1e-4
     )
-    (tiled,) = predict.predict(run, [image], tile=128)
+    (tiled,) = answers(run, [image], tile=128)
     np.testing.assert_allclose(tiled, whole, atol=1e-4)
     digit = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
-    (classes,) = predict.predict(edited(runs["digits"], normalize="image"), [digit])
+    (classes,) = answers(edited(runs["digits"], normalize="image"), [digit])
     np.testing.assert_allclose(
         classes, softmax(network(runs["digits"], per_image=True)(digit[None]))[0], atol=1e-5
     )
@@ -355,7 +356,7 @@ def test_images_are_resized_where_the_dataset_was_and_answers_back(
     large = np.asarray(Image.fromarray(small[..., 0]).resize((120, 200), Image.Resampling.NEAREST))[
         ..., None
     ]
-    answer, same = predict.predict(run, [large, small])
+    answer, same = answers(run, [large, small])
     assert answer.shape == (200, 120, 2)
     back = np.stack(
         [np.asarray(Image.fromarray(answer[..., k]).resize((96, 96))) for k in range(2)], -1
@@ -373,29 +374,25 @@ def test_images_are_resized_where_the_dataset_was_and_answers_back(
 def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dataset itself is not looked at, and may be elsewhere; the number format is the run's."""
     digit = open_dataset("digits").test[0]["images"]
-    best, first, last = (
-        predict.predict(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12)
-    )
+    best, first, last = (answers(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12))
     assert np.abs(first - last).max() > 1e-3
     step, _ = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
             patch.setattr(saved_model.SavedCheckpoints, "best_first", lambda _, order=order: order)
-            np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
-    (same,) = predict.predict(
-        edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit]
-    )
+            np.testing.assert_array_equal(answers(runs["digits"], [digit])[0], expected)
+    (same,) = answers(edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit])
     np.testing.assert_array_equal(same, best)
-    (other,) = predict.predict(edited(runs["digits"], optimizer="adam"), [digit])
+    (other,) = answers(edited(runs["digits"], optimizer="adam"), [digit])
     np.testing.assert_array_equal(other, best)
 
 
 @pytest.mark.half_precision
 def test_a_run_in_bfloat16_predicts_in_it(runs: Runs) -> None:
     digit = open_dataset("digits").test[0]["images"]
-    (best,) = predict.predict(runs["digits"], [digit])
-    (rough,) = predict.predict(edited(runs["digits"], precision="bfloat16"), [digit])
+    (best,) = answers(runs["digits"], [digit])
+    (rough,) = answers(edited(runs["digits"], precision="bfloat16"), [digit])
     assert 1e-5 < np.abs(rough - best).max() < 0.05
 
 
@@ -447,7 +444,7 @@ digits | a.png --csv to_device | --csv to_device: is no regular file; give a fil
 digits | a.png --csv /dev/null/x.csv | --csv /dev/null | cannot be written
 digits | a.png --output x.csv | --output: was removed in 0.3.0: use --csv FILE.csv
 digits | a.png --overlap 64 | --overlap: was removed in 0.3.0: leave it out
-cells | a.png --probabilities=tiff | --probabilities: was removed in 0.3.0: jaxdp.predict.predict()
+cells | a.png --probabilities=tiff | --probabilities: was removed in 0.3.0: jaxdp.load(RUN)
 denoise | a.png --csv x.csv --output-dir out | --csv x.csv | is for classes
 cells | a.png | --output-dir | masks
 denoise | a.png | --output-dir | images
@@ -502,7 +499,7 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
 )
 def test_arrays_that_are_no_images(bad: np.ndarray, runs: Runs) -> None:
     with pytest.raises(ConfigError, match=r"give uint8 \(height, width, 1\)"):
-        predict.predict(runs["digits"], [bad])
+        answers(runs["digits"], [bad])
 
 
 def test_images_of_two_channels_have_no_file(runs: Runs) -> None:

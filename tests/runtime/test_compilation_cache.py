@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+import jaxdp
 from jaxdp.runtime import compilation_cache
 
 COMPILE = """
@@ -192,3 +193,17 @@ def test_a_user_without_a_home_directory_has_no_cache(
     monkeypatch.setattr(pathlib.Path, "expanduser", expanduser)
     compilation_cache.enable()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts memory maps as Linux shows them")
+@pytest.mark.parametrize("limit", [0, 10**9])
+def test_programs_of_trainers_that_are_gone_do_not_add_up(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the release each Trainer leaves its programs' memory maps: the second case."""
+    monkeypatch.setattr(compilation_cache, "_MOST_MAPS", limit)
+    counts = []
+    for _ in range(3):
+        jaxdp.Trainer("cnn", model_kwargs={"width": 4, "hidden": 16}).fit(steps=1)
+        counts.append(pathlib.Path("/proc/self/maps").read_bytes().count(b"\n"))
+    assert (counts[2] - counts[1] > 20) == (limit > 0), counts

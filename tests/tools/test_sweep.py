@@ -12,7 +12,7 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.reporting import sweeps
 from jaxdp.sweep_runs import local_places
-from jaxdp.sweep_trials import Grid, Trial
+from jaxdp.sweep_trials import Grid, Space, Trial
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
@@ -26,7 +26,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def cells(*grid: str, **settings: Any) -> list[Trial]:
-    return Grid(grid, TrainConfig.of(**settings), (), pathlib.Path()).trials()
+    return Grid(Space(grid, "grid", TrainConfig.of(**settings), (), pathlib.Path())).trials()
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -81,7 +81,7 @@ RATE = "learning_rate=log(1e-3,1)"
         ),
         ("--grid seed=1 --output /dev/null/sweep", "--output /dev/null/sweep: cannot be written"),
         ("none.yaml --grid seed=1", "--config none.yaml: cannot be read"),
-        ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
+        ("--on ray --grid seed=1", "--on: was removed in 0.3.0: leave it out; --address names a"),
         (f"--trials {RATE}", f"--trials {RATE}: give the number of trials and what to vary"),
         ("--trials 3", "--trials 3: give the number of trials and what to vary"),
         ("--trials 3 learning_rate=log(1)", "--learning-rate log(1): must be a number"),

@@ -18,7 +18,7 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.sweep_search import Search
-from jaxdp.sweep_trials import Trial
+from jaxdp.sweep_trials import Space, Trial
 
 
 def saved_study() -> Any:
@@ -29,12 +29,9 @@ def saved_study() -> Any:
 
 
 def search(count: int, *words: str, **settings: Any) -> Search:
-    return Search(
-        [str(count), *(words or (RATE,))],
-        TrainConfig.of(validation="0.1", **settings),
-        (),
-        pathlib.Path("out"),
-    )
+    config = TrainConfig.of(validation="0.1", **settings)
+    space = Space(words or (RATE,), "trials", config, (), pathlib.Path("out"))
+    return Search(str(count), space)
 
 
 def evaluated(cell: Trial, accuracies: list[float], *, done: bool = True) -> None:
@@ -74,13 +71,12 @@ def proposed(found: Search, count: int) -> list[Trial]:
 
 def test_the_space() -> None:
     words = [
-        "3",
         "learning-rate=log(1e-4,1)",
         "weight_decay=uniform(0,0.1)",
         "model_kwargs.width=int(4,16)",
         "optimizer=sgd,adam",
     ]
-    found = Search(words, TrainConfig.of(model="cnn"), (), pathlib.Path("out"))
+    found = search(3, *words, model="cnn")
     cell = next(found.waiting)
     assert found.count == 3
     assert saved_study().trials[0].distributions == {

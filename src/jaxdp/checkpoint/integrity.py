@@ -81,18 +81,6 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def size(checkpoints: pathlib.Path, step: int) -> int:
-    """Returns how many bytes the files of a checkpoint take.
-
-    One that is being removed has fewer and fewer.
-    """
-    total = 0
-    for path in (checkpoints / str(step)).rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
-
-
 def record(checkpoints: pathlib.Path, step: int) -> None:
     """Writes the checksums of a new checkpoint, and removes those that have no checkpoint now."""
     folder = checkpoints / str(step)

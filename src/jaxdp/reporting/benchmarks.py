@@ -1,21 +1,15 @@
-"""The table and the figure of a grid that `python -m jaxdp.bench` measured, from its records."""
+"""The table of a grid that `python -m jaxdp.bench` measured, from its records."""
 
-import pathlib
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import rich.console
 import rich.table
-from matplotlib.figure import Figure
 
-from jaxdp.reporting import fonts
 from jaxdp.runtime import trial
 from jaxdp.runtime.trial import Record
 from jaxdp.units import bytes_text
 
 _WIDTH = 100
-_MARKERS = "osD^vP*X"
 
 
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:
@@ -69,34 +63,3 @@ def heading(records: Sequence[Record]) -> str:
     if record.get("platform") == "cpu":
         kind = f"devices of a CPU, which share its {record['cores']} cores"
     return f"{record['model']} on {record['dataset']}, {record['precision']}; {kind}"
-
-
-def plot(records: Sequence[Record], path: pathlib.Path) -> None:
-    """Draws throughput over the global batch: a curve for each strategy and number of devices."""
-    curves: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record["global_batch_size"]):
-        curves.setdefault(trial.place_name(record), []).append(record)
-    figure = Figure((9, 5), layout="constrained")
-    axes: Any = figure.subplots()
-    for index, (label, cells) in enumerate(sorted(curves.items())):
-        color = f"C{index}"
-        for record in cells:
-            if record["status"] == "oom":
-                place = (record["global_batch_size"], 0)
-                axes.annotate("OOM", place, color=color, ha="center", va="bottom")
-        done = [record for record in cells if record["status"] == "ok"]
-        sizes = [record["global_batch_size"] for record in done]
-        low, median, high = (
-            np.array([record["images_per_second"][name] for record in done])
-            for name in ("min", "median", "max")
-        )
-        ends, marker = (median - low, high - median), _MARKERS[index % len(_MARKERS)]
-        axes.errorbar(sizes, median, ends, color=color, marker=marker, capsize=3, label=label)
-    sizes = sorted({record["global_batch_size"] for record in records})
-    axes.set(xscale="log", ylim=(0, None), xlabel="global batch size", ylabel="images / s")
-    axes.set_xticks(sizes, list(map(str, sizes)))
-    axes.minorticks_off()
-    axes.set_title(heading(records), fontsize="medium", parse_math=False)
-    figure.legend(loc="outside right upper", frameon=False)
-    with fonts.without_warnings({}):
-        figure.savefig(path, dpi=160)

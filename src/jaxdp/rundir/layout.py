@@ -94,6 +94,8 @@ class RunDirectory:
         if not path.exists():
             raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
         text = read_text(path)
+        if not text.strip():
+            raise DamagedFile(path, "it is empty")
         try:
             return TrainConfig.of(**config_lib.parse(text, path, warn=warn))
         except ConfigError as error:

@@ -22,6 +22,8 @@ _LIMITS = {
     "jax_persistent_cache_min_compile_time_secs": 0.1,
 }
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+# A program for a CPU has up to 4,400 memory maps (PyramidNet 110), and Linux allows 65,530.
+_MOST_MAPS = 30_000
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -55,6 +57,20 @@ def enable() -> None:
     warnings.filterwarnings("ignore", failure)
     limits = {name: value for name, value in _LIMITS.items() if name.upper() not in os.environ}
     set_options({_VARIABLE.lower(): str(folder), **limits})
+
+
+def release_programs() -> None:
+    """Has JAX forget all compiled programs if they fill half of the memory maps that Linux allows a
+    process: one more than that, and it dies.
+
+    `jax.pmap` (0.10 to 0.12) keeps those of functions that are gone. One that is called again is
+    compiled again, or read from the cache.
+    """
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        import jax
+
+        jax.clear_caches()
 
 
 def set_options(options: Mapping[str, str | float]) -> None:

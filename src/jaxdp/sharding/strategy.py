@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 from jaxdp.config import TrainConfig
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.registry import ConfigError, Registry
+from jaxdp.runtime import compilation_cache
 from jaxdp.sharding import mesh
 from jaxdp.sharding.mesh import Device, MeshShape
 from jaxdp.sharding.own_trace import own_trace, scan_steps
@@ -80,6 +81,7 @@ class Strategy(abc.ABC):
         self.mesh = (axes or MeshShape(len(everywhere))).over(everywhere)
         self.num_devices = self.mesh.size
         self.data_shards = self.mesh.shape[mesh.DATA_AXIS]
+        compilation_cache.release_programs()
         self._build()
 
     @abc.abstractmethod
