@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.ndimage
 import scipy.optimize
 import tifffile
 from PIL import Image
@@ -155,13 +156,40 @@ def setup_of(dataset: Any, devices: int = 1, **settings: Any) -> Any:
     ).setup
 
 
-def test_classes_are_balanced_as_scikit_learn_does() -> None:
-    setup = setup_of(arrays())
+def test_classes_weigh_alike_unless_balance_is_asked_for() -> None:
+    assert setup_of(arrays()).recipe.task.class_weights == (1, 1, 1)
+    setup = setup_of(arrays(), class_weights="balanced")
     batch = setup.dataset.train.read(range(len(setup.dataset.train)))
     expected = compute_class_weight("balanced", classes=np.arange(3), y=batch["masks"].ravel())
     np.testing.assert_allclose(setup.recipe.task.class_weights, expected, rtol=1e-12)
     assert setup_of(arrays(), class_weights="1,2,3").recipe.task.class_weights == (1, 2, 3)
     assert setup.recipe.task.class_names == ("background", "cell", "border")
+
+
+def outlined(objects: np.ndarray, weights: Any) -> np.ndarray:
+    """Probabilities of a network that has learned blurred outlines with these class weights."""
+    classes = np.eye(3)[targets_of.targets(objects)[0]]
+    blurred = scipy.ndimage.gaussian_filter(classes, (1, 1, 0)) * np.asarray(weights)
+    return (blurred / blurred.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def test_sparse_objects_keep_their_area() -> None:
+    """The mutant balances the classes: objects take all pixels that are only perhaps theirs."""
+    objects = np.zeros((96, 96), np.int32)
+    rows, columns = np.mgrid[:96, :96]
+    objects[(rows - 40) ** 2 + (columns - 60) ** 2 < 100] = 1
+    objects[(rows - 70) ** 2 + (columns - 20) ** 2 < 100] = 2
+    dataset = data.from_arrays(
+        np.stack([image_of(objects)] * 8), np.stack([objects] * 8), instances=True, validation=0.25
+    )
+    ratios = []
+    for settings in ({}, {"class_weights": "balanced"}):
+        weights = setup_of(dataset, global_batch_size=2, **settings).recipe.task.class_weights
+        found = instances.label_instances(outlined(objects, weights))
+        assert found.max() == 2
+        ratios.append((found > 0).sum() / (objects > 0).sum())
+    assert ratios[0] == pytest.approx(1, abs=0.03)
+    assert ratios[1] > 1.1
 
 
 def trained(devices: int, strategy: str, **settings: Any) -> tuple[Any, list[Any]]:
@@ -359,6 +387,20 @@ def test_cells_have_numbers_and_the_same_masks() -> None:
         "masks": (48, 64),
         "border_weights": (48, 64),
     }
+
+
+def test_sparse_cells_are_few_and_take_the_recipe_of_cells() -> None:
+    plain, sparse = (
+        open_dataset(DataConfig(dataset=name, instances=True)) for name in ("cells", "cells:sparse")
+    )
+    masks = np.stack([sparse.train.unchecked(number)["masks"] for number in range(128)])  # pyright: ignore[reportAttributeAccessIssue]
+    assert 0.025 < (masks > 0).mean() < 0.035
+    assert masks.max() == 2
+    for field in ("defaults", "augment", "mean", "std", "num_classes", "image_shape"):
+        assert getattr(plain, field) == getattr(sparse, field), field
+    assert (sparse.train.unchecked(1)["images"] != sparse.test.unchecked(1)["images"]).any()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ConfigError, match="cells:dense: write cells or cells:sparse"):
+        open_dataset("cells:dense")
 
 
 def test_arrays_and_npz_files_have_numbers_too() -> None:

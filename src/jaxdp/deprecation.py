@@ -107,9 +107,12 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     another setting has taken over.
     """
     defaults = {each.name: each.default for each in REMOVED if not each.command}
+    found = strategy_of_workers(settings)
+    if "exchange" in settings and found.get("instances"):  # version 0.2 balanced by itself
+        found["class_weights"] = found.get("class_weights") or "balanced"
     return {
         name: value
-        for name, value in strategy_of_workers(settings).items()
+        for name, value in found.items()
         if name not in defaults or value != defaults[name]
     }
 

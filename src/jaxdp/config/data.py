@@ -22,9 +22,9 @@ class DataConfig(Settings):
 
     dataset: str | None = setting(
         None,
-        """dataset to train on: digits, digits-denoise, cells (all built in), cifar10, cifar100,
-        mnist, fashion_mnist, oxford_iiit_pet, tfds:NAME (TensorFlow Datasets), folder:PATH or
-        npz:PATH (default: cells for unet, otherwise digits)""",
+        """dataset to train on: digits, digits-denoise, cells, cells:sparse (all built in), cifar10,
+        cifar100, mnist, fashion_mnist, oxford_iiit_pet, tfds:NAME (TensorFlow Datasets),
+        folder:PATH or npz:PATH (default: cells for unet, otherwise digits)""",
         metavar="NAME",
         resume="start",
         each_fit=False,

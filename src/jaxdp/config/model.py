@@ -81,7 +81,7 @@ class TaskConfig(Settings):
         """classification and segmentation: weight of each class in the training loss, which is
         divided by the sum of the weights, as in PyTorch; balanced weighs a class by N / (classes *
         its count), over examples or pixels of the training set, e.g. balanced or 1,2.5,1 (default:
-        all alike; with --instances balanced)""",
+        all alike)""",
         metavar="balanced|W,W,...",
         resume="free",
         names_run="if_set",

@@ -80,8 +80,8 @@ def targets(
     pixels. What lies outside the image is IGNORE_LABEL.
 
     Source: Ronneberger, Fischer, Brox: U-Net, 2015, equation 2: w(x) = w_c(x) + w0 exp(-(d1(x) +
-    d2(x))^2 / (2 sigma^2)). The first term, which balances the classes, is that of the task,
-    `class_weights`.
+    d2(x))^2 / (2 sigma^2)). The first term balances the classes there; here it is that of the task,
+    `class_weights`, and 1 by default.
     """
     height, width = real_size(objects)
     real = objects[:height, :width]

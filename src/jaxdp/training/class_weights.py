@@ -18,8 +18,8 @@ _READ_AT_ONCE = 64  # masks
 def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns a weight for each class, as `--class-weights` asks; nothing if it is not given.
 
-    For instance segmentation the classes are balanced, unless weights are given: the first term
-    of equation 2 of the U-Net paper.
+    For instance segmentation each class weighs 1 unless weights are given. Balanced weights raise
+    the probabilities of classes that are rarer than background, and objects come out too large.
 
     Raises:
         ConfigError: for data without classes, weights that are not one per class, a class that does
@@ -27,7 +27,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """
     asked, classes = config.class_weights, dataset.num_classes
     if dataset.instances:
-        asked = asked or ClassWeights()
+        asked = asked or ClassWeights((1.0,) * classes)
         loss = config.loss or config.task_kwargs.get("loss")
         if loss == "dice":
             remedy = "has no border weights, which --instances trains with; use cross_entropy or"

@@ -23,12 +23,14 @@ _FOCUS = 0.9  # standard deviation of the microscope's blur, in pixels
 
 @sources.register("cells")
 def cells(request: sources.Request) -> sources.Dataset:
-    """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, uneven light, blur
-    and noise.
+    """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, or few with
+    `cells:sparse`, uneven light, blur and noise.
     """
+    if request.argument not in ("", "sparse"):
+        raise request.error("write cells or cells:sparse")
     request.choose("segmentation")
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
-    instances = request.config.instances
+    instances, sparse = request.config.instances, bool(request.argument)
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
     unet: dict[str, Any] = {"base_channels": 16}
     defaults: dict[str, Any] = {"global_batch_size": 16, "epochs": 8}
@@ -39,8 +41,8 @@ def cells(request: sources.Request) -> sources.Dataset:
         if not request.config.image_size:  # it takes squares
             augment = (*augment, "rotate90")
     return sources.Dataset(
-        train=Cells(0, TRAIN_EXAMPLES, instances),
-        test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES, instances),
+        train=Cells(0, TRAIN_EXAMPLES, instances, sparse),
+        test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES, instances, sparse),
         num_classes=len(names),
         image_shape=(SIZE, SIZE, 1),
         mean=(43.6,),
@@ -59,11 +61,13 @@ class Cells:
 
     Attributes:
         instances: whether masks are the numbers of the cells, int32, or 1 inside a cell.
+        sparse: whether cells lie apart and cover 3% of the pixels.
     """
 
     first: int
     count: int
     instances: bool = False
+    sparse: bool = False
 
     def __len__(self) -> int:
         return self.count
@@ -72,21 +76,23 @@ class Cells:
         if not 0 <= index < self.count:
             raise IndexError(index)
         if self.instances:
-            image, masks = _numbered(self.first + index)
+            image, masks = _numbered(self.first + index, self.sparse)
         else:
-            image, cells = draw(_SEED, self.first + index)
+            image, cells = draw(_SEED, self.first + index, sparse=self.sparse)
             masks = (cells > 0).astype(np.uint8)
         return {"images": image, "masks": masks}
 
 
 # They are read to count classes, to train and to count objects.
 @functools.lru_cache(maxsize=TRAIN_EXAMPLES + TEST_EXAMPLES)
-def _numbered(number: int) -> tuple[np.ndarray, np.ndarray]:
-    image, cells = draw(_SEED, number)
+def _numbered(number: int, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
+    image, cells = draw(_SEED, number, sparse=sparse)
     return image, numbered(cells)
 
 
-def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    seed: int, number: int, size: int = SIZE, *, sparse: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns an image, uint8 (size, size, 1), and the number of the cell at each pixel, uint8
     (size, size), 0 for none.
 
@@ -98,7 +104,7 @@ def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarr
     rng = np.random.default_rng((seed, number))
     y, x = (axis + 0.5 for axis in np.mgrid[:size, :size].astype(np.float32))
     cells, light = np.zeros((size, size), np.uint8), np.zeros((size, size), np.float32)
-    centres = _centres(rng, size)
+    centres = rng.uniform(0, size, (rng.integers(3), 2)) if sparse else _centres(rng, size)
     for number_of_cell, (centre_y, centre_x) in enumerate(centres, 1):
         box, distance = _distance(rng, y, x, centre_y, centre_x)
         inside = (distance < 1) & (cells[box] == 0)
