@@ -270,6 +270,7 @@ def experiments(session: nox.Session) -> None:
         "devices",
         "batch_norm",
         "uneven_workers",
+        "small_sets",
     )
     for name in names:
         session.run(

@@ -20,7 +20,8 @@ FLAGS = (
     "--model unet --model-kwargs base_channels=16 --dataset tfds:isbi2012 --augment crop:128 flip"
     " flip_vertical rotate90 elastic:10"
 )
-FLAGS += " --global-batch-size 8 --steps 3000 --eval-every 600 --checkpoint-every 600"
+FLAGS += " --optimizer nesterov --global-batch-size 8 --steps 3000 --eval-every 600"
+FLAGS += " --checkpoint-every 600"
 TINY = (
     "--steps 4 --eval-every 4 --checkpoint-every 4 --model-kwargs base_channels=4 levels=2".split()
 )

@@ -9,15 +9,18 @@ from typing import Any
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.config import TrainConfig, displaced_by
+from jaxdp.config import DEFAULT_OPTIMIZER, TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.objects import NOTHING, Objects
 from jaxdp.plugins import load_plugins
 from jaxdp.registry import ConfigError
+from jaxdp.step.optim import DEFAULT_BATCH_SIZE, default_batch_size
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:
 # torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+# What never blew up on 20 small sets (`experiments/small_sets.py`).
+SMALL_SET_OPTIMIZER = ("adamw", 3e-4)
 DEFAULT_DATASETS = {
     "classification": "digits",
     "segmentation": "cells",
@@ -64,6 +67,10 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
 def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> TrainConfig:
     """Returns the settings with the dataset's own defaults for what is not given."""
     settings, filled = config.flat(), dict[str, Any]()
+    optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
+    if config.optimizer is None and _is_small(config, dataset, objects):
+        optimizer, filled["learning_rate"] = SMALL_SET_OPTIMIZER
+    filled["optimizer"] = optimizer
     given = [name for name, value in settings.items() if value is not None]
     displaced = displaced_by(TrainConfig, given)
     if config.augment is None:
@@ -76,8 +83,18 @@ def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> T
         elif name != "learning_rate":
             filled[name] = value
         elif objects.schedule is None:
-            filled[name] = value.get(config.optimizer)
+            filled[name] = value.get(optimizer)
     return config.replace(**filled)
+
+
+def _is_small(config: TrainConfig, dataset: Dataset, objects: Objects) -> bool:
+    """Whether the training set is so small that SGD at its default rate may diverge, and neither
+    the settings nor the dataset say anything of optimizer or rate.
+    """
+    own = {"optimizer", "learning_rate"} & dataset.defaults.keys()
+    is_given = own or objects.schedule or config.learning_rate or config.optimizer_kwargs
+    is_small = default_batch_size(len(dataset.train)) < DEFAULT_BATCH_SIZE
+    return is_small and not is_given and config.lr_scaling == "none"
 
 
 def _normalized_as_imagenet(dataset: Dataset) -> Dataset:

@@ -98,7 +98,9 @@ class Trainer:
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
         self._progress = progress
-        self._batch_norm = config.batch_norm  # as given: the default depends on the batch size
+        # As given: the defaults depend on the batch size, and on the run that is resumed.
+        given = ("batch_norm", "optimizer", "learning_rate")
+        self._given = {name: getattr(config, name) for name in given}
 
     @property
     def config(self) -> TrainConfig:
@@ -171,8 +173,12 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), remedy)
         if self.setup.objects.dataset is not None:
             refuse(settings, "data")
-        config = self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings})
+        config = self.setup.config.replace(**{**self._given, **settings})
         config = defaults.with_saved_defaults(config)
+        if config.optimizer in (None, self.config.optimizer):
+            rate = config.learning_rate
+            rate = self.config.learning_rate if rate is None else rate
+            config = config.replace(optimizer=self.config.optimizer, learning_rate=rate)
         same = self.setup.reconfigured(config)
         return same if same is not None else create_setup(config, self.setup.objects)
 

@@ -92,6 +92,14 @@ def smallest_array(setup: Any) -> int:
     return len(setup.dataset.train) * min(size for size in sizes if size > 8)
 
 
+def sharded_bytes(setup: Any) -> int:
+    """Returns the bytes of the parameters that are sharded, whole."""
+    params = jax.tree.leaves(setup.strategy.abstract(setup.shapes).params)
+    return sum(
+        4 * leaf.size for leaf in params if leaf.sharding and not leaf.sharding.is_fully_replicated
+    )
+
+
 def properties(case: dict[str, Any]) -> dict[str, Any]:
     """Returns what a test asserts of a program."""
     setup = prepare(case)
@@ -107,6 +115,7 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
         "dataset_bytes": smallest_array(setup),
         "traced_formats": formats(before.as_text()),
         "collectives": [dataclasses.asdict(each) for each in read_collectives(compiled.as_text())],
+        "sharded_bytes": sharded_bytes(setup),
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
     }
 

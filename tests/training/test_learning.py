@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from example_files import split_classes, write
 from runs import rows, run_train, summary
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -103,8 +104,135 @@ def test_an_older_run_keeps_its_batch(no_pictures: None) -> None:
     assert (again.setup.global_batch_size, setup_of(uneven()).global_batch_size) == (64, 16)
 
 
+def evenly(examples: int, **more: Any) -> data.Dataset:
+    images = np.zeros((examples, 8, 8, 1), np.uint8)
+    return data.from_arrays(images, np.arange(examples) % 2, **more)
+
+
+@pytest.mark.parametrize(
+    ("examples", "settings", "optimizer", "peak"),
+    [
+        (10, {}, "adamw", 0.0003),
+        (511, {}, "adamw", 0.0003),
+        (512, {}, "nesterov", 0.1),
+        (24, {"global_batch_size": 12, "weight_decay": 0.01}, "adamw", 0.0003),
+        (24, {"optimizer": "nesterov"}, "nesterov", 0.1),
+        (24, {"optimizer": "adam"}, "adam", 0.001),
+        (24, {"optimizer": optax.sgd(0.2)}, "(object)", 0.001),  # which it does not read
+        (24, {"learning_rate": 0.05}, "nesterov", 0.05),
+        (24, {"learning_rate": optax.constant_schedule(0.3)}, "nesterov", 0.3),
+        (24, {"lr_scaling": "linear"}, "nesterov", 0.1 * 4 / 128),
+        (24, {"optimizer_kwargs": {"momentum": 0.5}}, "nesterov", 0.1),
+    ],
+)
+def test_the_default_optimizer_of_a_small_set_is_adamw(
+    examples: int,
+    settings: dict,
+    optimizer: str,
+    peak: float,
+) -> None:
+    setup = setup_of(evenly(examples), **settings)
+    assert setup.config.optimizer == optimizer
+    assert setup.learning_rates.max() == pytest.approx(peak, rel=1e-2)
+
+
+@pytest.mark.parametrize(("examples", "optimizer"), [(36, "adamw"), (600, "nesterov")])
+def test_folders_have_the_default_of_their_size(examples: int, optimizer: str) -> None:
+    folder = write(split_classes(examples))
+    settings = {"dataset": f"folder:{folder}", "model": "cnn", "devices": 1}
+    assert create_setup(TrainConfig.of(**settings)).config.optimizer == optimizer
+
+
+def test_a_recipe_of_the_dataset_holds() -> None:
+    """Its own learning rate, for the usual optimizer, is a recipe, too."""
+    small = evenly(24)
+    named = dataclasses.replace(small, defaults={"optimizer": "momentum"})
+    rate = dataclasses.replace(small, defaults={"learning_rate": {"nesterov": 0.02, "adam": 0.01}})
+    for dataset, expected in ((named, ("momentum", None)), (rate, ("nesterov", 0.02))):
+        config = setup_of(dataset).config
+        assert (config.optimizer, config.learning_rate) == expected
+    embedded: list[dict[str, Any]] = [
+        {"dataset": "digits", "validation": "0.9"},
+        {"dataset": "cells", "model": "unet"},
+        {"dataset": "cells", "model": "unet", "instances": True},
+    ]
+    for settings in embedded:
+        config = create_setup(TrainConfig.of(**{"model": "cnn", "devices": 1} | settings)).config
+        assert config.optimizer == "nesterov"
+
+
+def test_a_run_keeps_the_optimizer_that_was_its_default(no_pictures: None) -> None:
+    shared: dict[str, Any] = {**SMALL, "devices": 1}
+    jaxdp.Trainer("cnn", uneven(), optimizer="nesterov", run_dir="run", steps=1, **shared).fit()
+    again = jaxdp.Trainer("cnn", uneven(), run_dir="run", steps=2, **shared)
+    assert again.config.optimizer == "nesterov"
+    assert max(again.setup.learning_rates) == pytest.approx(0.1, rel=1e-2)
+    other = jaxdp.Trainer("cnn", uneven(), steps=3, **shared)
+    assert (other.config.optimizer, other.config.learning_rate) == ("adamw", 3e-4)
+    went_on = other.fit(run_dir="run").config
+    assert (went_on.optimizer, went_on.learning_rate) == ("nesterov", None)
+    assert summary("run")["steps"] == 3
+    jaxdp.Trainer("cnn", uneven(), optimizer=optax.sgd(0.1), run_dir="own", steps=1, **shared).fit()
+    with pytest.raises(ConfigError, match=r"^optimizer=adamw: the run in own has \(object\); use"):
+        jaxdp.Trainer("cnn", uneven(), run_dir="own", steps=2, **shared).fit()
+
+
+def test_a_learning_rate_of_fit_is_one_for_the_optimizer_of_the_trainer() -> None:
+    trainer = jaxdp.Trainer("cnn", uneven(), steps=1, devices=1, **SMALL)
+    for settings in ({}, {"global_batch_size": 8}):  # of the same step, and of another
+        result = trainer.fit(learning_rate=0.01, **settings)
+        assert (result.config.optimizer, result.config.learning_rate) == ("adamw", 0.01)
+
+
+def few(kind: str) -> tuple[dict[str, Any], data.Dataset]:
+    """Returns 12 images of each of three digits in 32 x 32 pixels, or 12 images with masks."""
+    if kind == "stacks":
+        cells = data.load("cells")
+        train, validation = (
+            tuple(
+                np.stack([each[i][name][:64, :64] for i in range(12)])
+                for name in ("images", "masks")
+            )
+            for each in (cells.train, cells.test)
+        )
+        settings = {"model": "unet", "model_kwargs": {"base_channels": 8, "levels": 3}}
+        return settings, data.from_arrays(*train, validation=validation)
+    splits = []
+    for source in data.load("digits").splits().values():
+        labels = np.asarray(source.labels())
+        chosen = np.concatenate([np.flatnonzero(labels == label)[:12] for label in range(3)])
+        images = np.stack([source[number]["images"] * 15 for number in chosen])
+        splits.append((images.repeat(4, 1).repeat(4, 2), labels[chosen]))
+    return {"model": "cnn"}, data.from_arrays(*splits[0], validation=splits[1])
+
+
+def validation_rows(result: Any) -> list[dict[str, Any]]:
+    return [row for row in result.history if row["split"] == "validation"]
+
+
+def falls(losses: list[float]) -> bool:
+    """Whether losses fall to less than half without an epoch that is far worse than the first."""
+    return max(losses) < 1.2 * losses[0] and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["photos", "stacks"])
+def test_few_examples_train_by_default(kind: str) -> None:
+    settings, dataset = few(kind)
+    trainer = jaxdp.Trainer(data=dataset, devices=1, progress=False, **settings)
+    for seed in (0, 1):
+        losses = [row["loss"] for row in validation_rows(trainer.fit(seed=seed))]
+        assert len(losses) == 20
+        assert falls(losses)
+    if kind == "photos":  # mutant: the optimizer of larger sets; a U-Net this small bears it
+        settings["optimizer"] = "nesterov"
+        usual = jaxdp.Trainer(data=dataset, devices=1, progress=False, **settings)
+        assert not falls([row["loss"] for row in validation_rows(usual.fit(seed=1))])
+
+
 def test_new_settings_leave_the_names_of_runs_alone() -> None:
     assert run_hash(TrainConfig.of(early_stop=3)) == run_hash(TrainConfig())
+    assert run_hash(TrainConfig.of(optimizer="nesterov")) == run_hash(TrainConfig())
     for name, value in {
         "class_weights": "balanced",
         "init_from": "x",

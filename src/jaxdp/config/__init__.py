@@ -21,7 +21,7 @@ from jaxdp.config.model import (
     ModelConfig,
     TaskConfig,
 )
-from jaxdp.config.optimization import OptimizationConfig
+from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.settings import (
     OBJECT,
     REQUIRED,

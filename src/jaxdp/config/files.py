@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml
 
 from jaxdp import deprecation, parsing
+from jaxdp.config.optimization import DEFAULT_OPTIMIZER
 from jaxdp.config.settings import Settings, convert_for, facts_of, fields
 from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
@@ -102,6 +103,8 @@ def defining(config: TrainConfig) -> dict[str, Any]:
             named[name] = value
     if named["strategy"] in _ON_WORKERS:
         named["strategy"] = TrainConfig().strategy
+    # A sweep, whose runs may each have another default, keeps its folder.
+    named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
     # Runs with settings that were removed since keep their folders.
     return deprecation.defining_defaults() | named
 

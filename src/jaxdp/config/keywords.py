@@ -47,7 +47,7 @@ class TrainKeywords(TypedDict, total=False):
     accumulate_steps: int
     epochs: int | None
     steps: int | None
-    optimizer: str | GradientTransformation
+    optimizer: str | GradientTransformation | None
     optimizer_kwargs: dict[str, Any]
     learning_rate: float | Callable[[Any], Any] | None
     lr_scaling: Literal["none", "linear", "sqrt"]

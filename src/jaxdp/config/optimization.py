@@ -6,6 +6,8 @@ from typing import Any, Literal
 from jaxdp.config.settings import Settings, setting
 from jaxdp.config.values import FRACTION, MOST_STEPS, NON_NEGATIVE, POSITIVE, at_most
 
+DEFAULT_OPTIMIZER = "nesterov"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizationConfig(Settings):
@@ -53,9 +55,11 @@ class OptimizationConfig(Settings):
         program=False,
         basic=True,
     )
-    optimizer: str = setting(
-        "nesterov",
-        "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion",
+    optimizer: str | None = setting(
+        None,
+        """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion (default: nesterov;
+        adamw at 0.0003 for a training set of your own with less than 512 examples, unless you give
+        --learning-rate, --lr-scaling or --optimizer-kwargs)""",
         resume="start",
         each_fit=False,
         basic=True,

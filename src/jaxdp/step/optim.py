@@ -7,7 +7,7 @@ from typing import Any
 
 import optax
 
-from jaxdp.config import OptimizationConfig
+from jaxdp.config import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.registry import ConfigError, check_keywords, nearest
 
 # The keywords of a rule are those that `--optimizer-kwargs` may give.
@@ -66,7 +66,7 @@ def create_schedule(
     """
     peak, warmup_fraction = config.learning_rate, config.warmup_fraction
     if peak is None:
-        peak = 0.1 if config.optimizer in _SGD_FAMILY else 0.001
+        peak = 0.1 if config.optimizer in (None, *_SGD_FAMILY) else 0.001
     if config.lr_scaling != "none":
         ratio = int(config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
         peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
@@ -114,7 +114,7 @@ def create_optimizer(
     Raises:
         ConfigError: for an unknown name or keyword, or a value that Optax does not accept.
     """
-    name, keywords = config.optimizer, dict(config.optimizer_kwargs)
+    name, keywords = config.optimizer or DEFAULT_OPTIMIZER, dict(config.optimizer_kwargs)
     if name not in OPTIMIZERS:
         raise ConfigError("optimizer", name, f"unknown optimizer; {nearest(name, OPTIMIZERS)}")
     rule = OPTIMIZERS[name]

@@ -63,6 +63,7 @@ def test_declared_means_are_those_of_the_images(
     pixels = read(dataset.train)["images"]
     assert dataset.mean == pytest.approx(pixels.mean((0, 1, 2)), abs=0.1)
     assert dataset.std == pytest.approx(pixels.std((0, 1, 2)), abs=0.1)
+    assert dataset.defaults["optimizer"] == "nesterov"  # of a small part, too
 
 
 def test_reading_imports_no_tensorflow_and_says_nothing(write_tfds: WriteTfds) -> None:
@@ -254,6 +255,8 @@ def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(
         ("pet", "background", "border"),
         3,
     )
+    assert labels.defaults == masks.defaults == {"optimizer": "nesterov"}  # however few
+    assert "optimizer" not in opened("tfds:tiny_pets", tiny_pets(write_tfds, 4)).defaults
     found = read(masks.train)["masks"]
     assert {mask.tobytes() for mask in found} == {
         noise(row, 8, 6, high=3).tobytes() for row in range(3)

@@ -33,10 +33,10 @@ def cells(request: sources.Request) -> sources.Dataset:
     instances, sparse = request.config.instances, bool(request.argument)
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
     unet: dict[str, Any] = {"base_channels": 16}
-    defaults: dict[str, Any] = {"global_batch_size": 16, "epochs": 8}
+    defaults: dict[str, Any] = {"optimizer": "nesterov", "global_batch_size": 16, "epochs": 8}
     if instances:  # more steps, of a smaller network
         names, unet = CLASS_NAMES, {"base_channels": 8, "levels": 3}
-        defaults = {"global_batch_size": 8, "epochs": 28, "eval_every": 128}
+        defaults |= {"global_batch_size": 8, "epochs": 28, "eval_every": 128}
         defaults["learning_rate"] = {"momentum": 0.25, "nesterov": 0.25}
         if not request.config.image_size:  # it takes squares
             augment = (*augment, "rotate90")

@@ -83,6 +83,7 @@ def _split(
     request.choose(facts["task"])
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     test, field = stratified(labels, _TEST_EXAMPLES), sources.TARGET_FIELDS[facts["task"]]
+    facts["defaults"] = {"optimizer": "nesterov"} | facts.get("defaults", {})
     return sources.Dataset(
         train=sources.ArraySource(images[~test], targets[~test], field),
         test=sources.ArraySource(images[test], targets[test], field),

@@ -27,6 +27,7 @@ from jaxdp.registry import ConfigError, closest
 
 # Settings that suit a set, which TensorFlow Datasets does not have. Mean and deviation are given
 # where the published ones were computed again.
+_SGD = {"optimizer": "nesterov"}
 _KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {
         "mean": (125.3, 123.0, 113.9),
@@ -34,7 +35,12 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "augment": ("pad_crop:4", "flip"),
     },
     "cifar100": {"augment": ("pad_crop:4", "flip")},
-    "mnist": {"mean": (33.3,), "std": (78.6,), "augment": ("shift:2",), "defaults": {"epochs": 3}},
+    "mnist": {
+        "mean": (33.3,),
+        "std": (78.6,),
+        "augment": ("shift:2",),
+        "defaults": _SGD | {"epochs": 3},
+    },
     "fashion_mnist": {"augment": ("pad_crop:2", "flip")},
     "oxford_iiit_pet": {"augment": ("flip",)},
 }
@@ -89,7 +95,9 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
         )
         for split, chosen in chosen_splits.items()
     }
-    known: dict[str, Any] = {"augment": augment} | _KNOWN.get(builder.name, {})
+    known: dict[str, Any] = {"augment": augment}
+    if builder.name in _KNOWN:
+        known |= {"defaults": _SGD} | _KNOWN[builder.name]
     return Dataset(
         **splits,
         task=task,
