@@ -29,22 +29,19 @@ VALIDATION = 36  # examples
 DIVERGED, BLOWN_UP = 2, 10  # a validation loss above so many times that of chance
 COUNTS = {"runs": "runs", "diverged": "diverged", "blown_up": "blown up"}
 
-SGD: dict[str, Any] = {"optimizer": "nesterov"}
-CLIPPED = SGD | {"clip_norm": 1.0}
 # Name: settings of the compiled step, and settings of a run of it. All have the default schedule,
-# one-cycle, which warms up for 30 % of the steps.
+# one-cycle, which warms up for 30% of the steps. Fewer runs of SGD at 0.01, clipped, or with the
+# root of the batch diverged as often; `runs.jsonl` has them.
+SGD: dict[str, Any] = {"optimizer": "nesterov"}
+ADAMW: dict[str, Any] = {"optimizer": "adamw"}
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "SGD 0.1": (SGD, {"learning_rate": 0.1}),
     "SGD 0.1 · B/128": (SGD, {"learning_rate": 0.1, "lr_scaling": "linear"}),
-    "SGD 0.1 · √(B/128)": (SGD, {"learning_rate": 0.1, "lr_scaling": "sqrt"}),
-    "SGD 0.01": (SGD, {"learning_rate": 0.01}),
-    "SGD 0.1, clip": (CLIPPED, {"learning_rate": 0.1}),
-    "SGD 0.1 · B/128, clip": (CLIPPED, {"learning_rate": 0.1, "lr_scaling": "linear"}),
-    "Adam 1e-3": ({"optimizer": "adam"}, {"learning_rate": 1e-3}),
-    "Adam 3e-4": ({"optimizer": "adam"}, {"learning_rate": 3e-4}),
-    "AdamW 1e-3": ({"optimizer": "adamw"}, {"learning_rate": 1e-3}),
-    "AdamW 3e-4": ({"optimizer": "adamw"}, {"learning_rate": 3e-4}),
+    "AdamW 1e-3": (ADAMW, {"learning_rate": 1e-3}),
+    "AdamW 3e-4": (ADAMW, {"learning_rate": 3e-4}),
 }
+# Of the second and the third seed: what was the default, and what is.
+FINALISTS = ("SGD 0.1", "AdamW 3e-4")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +138,9 @@ def runs_of(
     """Trains what is not known of a set. The recipes of a compiled step share it."""
     done = {run["recipe"] for run in known if (run["set"], run["seed"]) == (chosen.name, seed)}
     trainers: dict[str, jaxdp.Trainer] = {}
-    for recipe in [name for name in RECIPES if name not in done]:
+    for recipe in FINALISTS if seed else RECIPES:
+        if recipe in done:
+            continue
         fixed, free = RECIPES[recipe]
         if str(fixed) not in trainers:
             data = jaxdp.data.from_arrays(

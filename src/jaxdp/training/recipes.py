@@ -1,5 +1,8 @@
 """The settings of a step, from the settings of a run."""
 
+import functools
+from typing import Any
+
 import optax
 
 from jaxdp import tasks
@@ -42,11 +45,8 @@ def create_recipe(
         ConfigError: for an optimizer or a pattern of frozen parameters that does not fit.
     """
     assert config.batch_norm is not None
-    given = objects.optimizer  # has its own schedule
-
-    def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
-        return given if given is not None else optim.create_optimizer(config, schedule)
-
+    # Not a function in this one, which servers could not unpickle.
+    create_optimizer = functools.partial(_create_optimizer, objects.optimizer, config)
     create_optimizer(schedule)  # finds what does not fit
     frozen = frozenset[str]()
     if config.freeze is not None:
@@ -62,3 +62,12 @@ def create_recipe(
         remat=config.remat,
         frozen=frozen,
     )
+
+
+def _create_optimizer(
+    given: Any, config: TrainConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Returns the optimizer that was given, which has its own schedule, or the one that the
+    settings name.
+    """
+    return given if given is not None else optim.create_optimizer(config, schedule)
