@@ -2,9 +2,8 @@
 combination, and compares the runs.
 
 With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse
-than most are stopped early. Each run is a process with a folder of its own, on this machine or with
-`--address` on a node of a Ray cluster. A run that fails is a row of the table, and the same command
-continues after it was stopped.
+than most are stopped early. Each run is a process of this machine with a folder of its own. A run
+that fails is a row of the table, and the same command continues after it was stopped.
 """
 
 import dataclasses
@@ -15,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
 from jaxdp.config import (
-    NON_NEGATIVE,
     POSITIVE,
     ProcessConfig,
     TrainConfig,
@@ -25,9 +23,7 @@ from jaxdp.config import (
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime import ray_connection
-from jaxdp.runtime.ray_cluster import ClusterCapacity
-from jaxdp.sweep_runs import Sweep, local_places, ray_places, say
+from jaxdp.sweep_runs import Sweep, say
 from jaxdp.sweep_search import Search
 from jaxdp.sweep_trials import Grid, Space, Trial
 
@@ -52,32 +48,12 @@ class SweepConfig(TrainConfig):
         "'learning_rate=log(1e-4,1)' optimizer=nesterov,adam. Validation data choose",
         metavar="N NAME=RANGE",
     )
-    at_a_time: int | None = setting(
-        None,
-        "runs at once; each gets an equal share of the GPUs (default: 1; on Ray as many as fit)",
-        POSITIVE,
-    )
+    at_a_time: int = setting(1, "runs at once; each gets an equal share of the GPUs", POSITIVE)
     output: str | None = setting(
         None,
         "folder of the sweep, with one for each run and report.html (default: sweeps/HASH, "
         "the same for the same settings)",
         metavar="PATH",
-    )
-    address: str | None = setting(
-        None,
-        "run on the nodes of this Ray cluster: auto for the one that this machine belongs to, or "
-        "HOST:PORT of its head; a run whose node dies goes on elsewhere (default: on this machine)",
-        metavar="auto|HOST:PORT",
-    )
-    cpus_per_run: int = setting(
-        1,
-        "with --address, CPUs set aside for each run",
-        POSITIVE,
-    )
-    gpus_per_run: int | None = setting(
-        None,
-        "with --address, GPUs of each run (default: 1 where the cluster has any, otherwise 0)",
-        NON_NEGATIVE,
     )
 
     def __post_init__(self) -> None:
@@ -106,13 +82,7 @@ def _main(argv: Sequence[str]) -> int:
     space = Space(varied, flag, shared, given & fields(TrainConfig).keys(), folder)
     plan = Search(config.trials[0], space) if config.trials else Grid(space)
     changed = _changed_code(folder, shared.plugins)
-    if config.address is None:
-        code = Sweep(plan, local_places(config.at_a_time or 1)).run()
-    else:
-        with ray_connection.connected(config.address):
-            capacity = ClusterCapacity(config.cpus_per_run, config.gpus_per_run)
-            places = ray_places(capacity, config.at_a_time)
-            code = Sweep(plan, places, capacity.slots).run()
+    code = Sweep(plan, config.at_a_time).run()
     if code == EXIT_STOPPED:
         say("stopped by a signal; the same command continues")
     else:

@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import signal
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -16,6 +16,7 @@ from jaxdp.registry import ConfigError, nearest, shown
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.write import check_folder, replace_file
 from jaxdp.runtime import launcher
+from jaxdp.runtime.local_process import LocalProcess
 
 _LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
 _REASON_LENGTH = 300
@@ -67,16 +68,14 @@ class Trial:
                 raise ConfigError("output", self.run.path, remedy)
         return self.run.is_done()
 
-    def start(self, start: Callable[..., Any]) -> None:
-        """Trains in a process that `start` starts from arguments of Python, and appends its
-        standard error to `log`.
-        """
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Trains in a process with these variables, and appends its standard error to `log`."""
         folder = self.run.path
         folder.mkdir(exist_ok=True)
         replace_file(self._file, config_lib.to_yaml(self.config))
         self._log_start = self.log.stat().st_size if self.log.is_file() else 0
         words = ["--config", str(self._file), "--run-dir", str(folder)]
-        self.process = start([*launcher.TRAIN, *words], log=self.log)
+        self.process = LocalProcess([*launcher.TRAIN, *words], environment, log=self.log)
 
     def reason(self, code: int) -> str:
         """Returns why it failed: the last line of its log, or the signal that ended it."""

@@ -15,7 +15,7 @@ import pytest
 from process_group import newest
 from ray_nodes import FLAGS, Command, Nodes
 
-from jaxdp import launch, sweep
+from jaxdp import launch
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -36,14 +36,25 @@ def start(nodes: Nodes, workers: str, steps: int, *flags: str, **kwargs: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
-    [(launch, "ray --workers 2 -- train"), (sweep, "--address auto --grid seed=0")],
+    ("address", "problem"),
+    [
+        ("10.0.0.1", "must be auto or HOST:PORT of a head"),
+        ("127.0.0.1:1", "cannot be reached (Connection refused)"),
+    ],
 )
+def test_a_wrong_address_is_one_line(
+    address: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(f"ray --workers 2 --address {address} -- train".split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"jaxdp.launch: error: --address {address}: {problem}")
+
+
 def test_without_ray_one_line_says_what_to_install(
-    command: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert command.main(words.split()) == 2
+    assert launch.main("ray --workers 2 -- train".split()) == 2
     line = "error: this needs Ray: pip install '.[ray]', on every node\n"
     assert capsys.readouterr().err.endswith(line)
 

@@ -11,7 +11,7 @@ from process_group import Command
 from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.reporting import sweeps
-from jaxdp.sweep_runs import local_places
+from jaxdp.runtime.launcher import device_shares
 from jaxdp.sweep_trials import Grid, Space, Trial
 
 FLAGS = (
@@ -81,7 +81,10 @@ RATE = "learning_rate=log(1e-3,1)"
         ),
         ("--grid seed=1 --output /dev/null/sweep", "--output /dev/null/sweep: cannot be written"),
         ("none.yaml --grid seed=1", "--config none.yaml: cannot be read"),
-        ("--on ray --grid seed=1", "--on: was removed in 0.3.0: leave it out; --address names a"),
+        (
+            "--on ray --grid seed=1",
+            "--on: was removed in 0.3.0: use Ray Tune, or an array job of Slurm",
+        ),
         (f"--trials {RATE}", f"--trials {RATE}: give the number of trials and what to vary"),
         ("--trials 3", "--trials 3: give the number of trials and what to vary"),
         ("--trials 3 learning_rate=log(1)", "--learning-rate log(1): must be a number"),
@@ -111,11 +114,8 @@ def test_runs_at_once_share_the_gpus(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    for count, shares in ((1, [{}]), (2, ["3,5", "6,7"])):
-        places: list[Any] = [*local_places(count)]
-        assert [place.keywords["environment"] for place in places] == [
-            {"CUDA_VISIBLE_DEVICES": share} if share else {} for share in shares
-        ]
+    shares = [{"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("3,5", "6,7")]
+    assert device_shares(2) == shares
     assert sweep.main("--grid seed=1 --at-a-time 3".split()) == 2
     assert "3 processes do not divide 4 GPUs" in capsys.readouterr().err
 

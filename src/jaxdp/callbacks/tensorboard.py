@@ -2,8 +2,6 @@
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
-import sys
-import threading
 import time
 from typing import Any
 
@@ -11,23 +9,6 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.tracking import metrics_of
 from jaxdp.events import Ended, Logged, Run, Started
 from jaxdp.registry import ConfigError
-
-
-class _WithoutTorch:
-    """Hides PyTorch from the imports of this thread: tensorboardX imports it for an annotation,
-    which takes more than a second.
-    """
-
-    def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        sys.meta_path.insert(0, self)  # pyright: ignore[reportArgumentType]
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "torch" and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(name=name)
-
-    def __exit__(self, *error: object) -> None:
-        sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
 
 
 @register("tensorboard")
@@ -48,8 +29,8 @@ class TensorBoard:
         directory = run.folder / "tensorboard"
         resumed = any(directory.glob("*"))
         directory.mkdir(parents=True, exist_ok=True)
-        with _WithoutTorch():
-            import tensorboardX.event_file_writer
+        import tensorboardX.event_file_writer
+
         self._library = tensorboardX
         self._writer = tensorboardX.event_file_writer.EventsWriter(str(directory / "events"))
         if resumed:  # what it has of later steps is no longer shown

@@ -1,7 +1,6 @@
 """Runs a process on a node of a Ray cluster, and notices when the node is lost."""
 
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,18 +52,14 @@ class RemoteProcess:
         """Waits until the actor has started, and returns its host and a port that is free there."""
         return self._get(self._actor.address.remote(), _START_SECONDS)
 
-    def start(self, arguments: Sequence[str], log: pathlib.Path | None = None) -> None:
-        """Starts Python in the folder of this process once the actor has started; does not wait.
-
-        Args:
-            arguments: of Python.
-            log: the file to which standard error is appended, on a file system of all nodes; None
-                for `lines`.
+    def start(self, arguments: Sequence[str]) -> None:
+        """Starts Python with these arguments in the folder of this process once the actor has
+        started; does not wait.
         """
         forwarded = {
             name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)
         }
-        self._starting = self._actor.start.remote([*arguments], forwarded, os.getcwd(), log)
+        self._starting = self._actor.start.remote([*arguments], forwarded, os.getcwd())
 
     def poll(self) -> int | None:
         """Returns the exit code, negative for a signal, None while it runs.
@@ -122,17 +117,11 @@ class ProcessActor:
 
         return ray.util.get_node_ip_address(), self._held.getsockname()[1]
 
-    def start(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        folder: str,
-        log: pathlib.Path | None,
-    ) -> None:
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], folder: str) -> None:
         variables = {"JAX_PLATFORMS": "cpu"} if self._on_cpu else {}
         variables |= environment
         try:
-            self._process = LocalProcess(arguments, variables, folder=folder, log=log)
+            self._process = LocalProcess(arguments, variables, folder=folder)
         except OSError as error:
             remedy = "all nodes must see this folder and the data"
             problem = f"{error.filename or folder}: {error.strerror} on node {self.address()[0]}"
