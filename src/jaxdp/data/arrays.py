@@ -9,11 +9,13 @@ import numpy as np
 
 from jaxdp.data.array_source import TASKS, array_source
 from jaxdp.data.dataset import ArraySource, Dataset
+from jaxdp.data.measure import warn_of_constant
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
+from jaxdp.rundir.read import warn
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -71,7 +73,10 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
     if images.dtype == np.uint8:  # all of them, since that takes no reading
-        mean, std = moments_of(images[parts["train"][1]])
+        used = images[parts["train"][1]]
+        mean, std = moments_of(used)
+        equal = np.flatnonzero(np.ptp(used, axis=(1, 2, 3)) == 0)
+        warn_of_constant(name, [f"{name} train[{index}]" for index in equal], len(used))
         dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
     dataset = complete(dataset, parts, request)
     # A mask may have classes that the training masks do not have.
@@ -122,6 +127,9 @@ def array_dataset(
     elif train.field == "labels":
         highest = [int(source.targets.max(initial=-1)) for source in splits.values()]
         classes = max(highest) + 1
+        if train.targets.min(initial=1):
+            remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
+            warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
     parts: dict[str, Any] = dict(splits)
     return Dataset(
         **parts,

@@ -1,15 +1,20 @@
 """Finds the image files in a folder."""
 
+import collections
 import os
 import pathlib
 
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
 
 SUFFIXES = (
     *(".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm"),
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
+
+# Suffixes of notes, which lie next to images.
+_NOTES = ".csv .db .html .ini .json .md .txt .xml .yaml .yml".split()
 
 
 def is_hidden(name: str) -> bool:
@@ -17,11 +22,16 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
+def find_images(
+    folder: pathlib.Path, others: collections.Counter[str] | None = None
+) -> list[pathlib.Path]:
     """Returns the images at any depth, in the order of their names, a folder before its subfolders.
 
     Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
     followed, except to what is searched anyway: no image counts twice because of them.
+
+    Args:
+        others: to which the suffixes of the files of other kinds are added.
 
     Raises:
         ConfigError: for a folder that cannot be read.
@@ -42,11 +52,23 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
         folders[:] = sorted(
             each for each in folders if not is_hidden(each) and not _leads_back(place / each, root)
         )
-        paths = [place / each for each in sorted(files) if not is_hidden(each)]
-        images += [
-            path for path in paths if path.suffix.lower() in SUFFIXES and os.path.isfile(path)
-        ]
+        for path in (place / each for each in sorted(files) if not is_hidden(each)):
+            suffix = path.suffix.lower()
+            if suffix in SUFFIXES and os.path.isfile(path):
+                images.append(path)
+            elif others is not None and suffix not in (*SUFFIXES, *_NOTES):
+                others[suffix or "without suffix"] += 1
     return images
+
+
+def warn_of_others(where: object, others: collections.Counter[str]) -> None:
+    """Warns of files that are no images by their suffixes, if there are any."""
+    if others:
+        kinds = some(f"{kind} {number}" for kind, number in others.most_common())
+        warn(
+            f"{where}: files of these kinds are not read: {kinds}; save them as one of"
+            f" {' '.join(SUFFIXES)}"
+        )
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.sources import IGNORE_LABEL
+from jaxdp.data.dataset import IGNORE_LABEL
+from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
+_LONGEST_NAME = 36  # characters of a title
 ROWS = 3  # examples shown, evenly spaced over the test set
 
 
@@ -29,7 +31,7 @@ def draw(
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
-        source: the test split.
+        source: the split that was evaluated, which the picture names.
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
         separate: from the outputs for an image to instance labels, for instance segmentation.
@@ -60,13 +62,17 @@ def draw(
     else:
         truths = examples["targets"]
         predicted = (outputs.clip(0, 1) * 255).round().astype(np.uint8)
-    pixel_range = getattr(source, "pixel_range", None)
-    images, truths = (
-        np.asarray(center_crop(each, outputs.shape[1:3])) for each in (examples["images"], truths)
-    )
-    rows = [
-        [pictures.stretch(pictures.as_picture(image, pixel_range)), color(truth), color(found)]
-        for image, truth, found in zip(images, truths, predicted, strict=True)
-    ]
-    path = directory / "predictions.png"
-    return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), path)}
+    grid, answered = examples["images"].shape[1:3], outputs.shape[1:3]
+    images, truths = (center_crop(each, answered) for each in (examples["images"], truths))
+    rows, titles = list[list[np.ndarray]](), list[tuple[str, ...]]()
+    for index, image, *answers in zip(indices, images, truths, predicted, strict=True):
+        sides = zip(source.size(index), grid, answered, strict=True)
+        # Padding, which is at the bottom and right, is no part of the image.
+        height, width = (max(side - (have - want) // 2, 1) for side, have, want in sides)
+        pixels = pictures.as_picture(image, source.pixel_range)
+        shown = [pictures.stretch(pixels), *map(color, answers)]
+        rows.append([each[:height, :width] for each in shown])
+        name = valid_text(pathlib.PurePath(source.name(index)).name)
+        titles.append((name[-_LONGEST_NAME:], "truth", "prediction"))
+    path, caption = directory / "predictions.png", valid_text(source.where)
+    return {"predictions": pictures.plot_rows(rows, titles, path, caption)}

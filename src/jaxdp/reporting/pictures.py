@@ -95,22 +95,27 @@ def stretch(image: np.ndarray) -> np.ndarray:
 
 
 def plot_rows(
-    rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path: pathlib.Path
+    rows: Sequence[Sequence[np.ndarray]],
+    titles: Sequence[Sequence[str]],
+    path: pathlib.Path,
+    caption: str,
 ) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column.
+    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each, and a caption above
+    all.
 
     Returns the drawing as uint8 (H, W, 3).
     """
-    height, width = rows[0][0].shape[:2]
-    size = (2.6 * len(titles), 2.6 * height / width * len(rows) + 0.4)
+    ratios = [row[0].shape[0] / row[0].shape[1] for row in rows]
+    size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
     with matplotlib.rc_context({"font.size": 11}):
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(rows), len(titles), squeeze=False)
-        for axes, picture in zip(grid.flat, itertools.chain(*rows), strict=True):
+        figure.suptitle(caption, fontsize=12)
+        grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
+        titled = zip(grid.flat, itertools.chain(*rows), itertools.chain(*titles), strict=True)
+        for axes, picture, title in titled:
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
-        for axes, title in zip(grid[0], titles, strict=True):
-            axes.set_title(title, fontsize=12)
+            axes.set_title(title, fontsize=9)
         return save(figure, path)
 
 

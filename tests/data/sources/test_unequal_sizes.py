@@ -12,8 +12,9 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.config import DataConfig
+from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.data.resize import Resize, pad
-from jaxdp.data.sources import IGNORE_LABEL, open_dataset
+from jaxdp.data.sources import open_dataset
 
 SIZES = [(20, 30), (41, 18), (20, 33), (7, 5), (20, 30), (20, 30)]
 

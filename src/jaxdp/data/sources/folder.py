@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,18 +12,30 @@ from typing import Any
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
+from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_others
 from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
-from jaxdp.data.splits import name_splits
-from jaxdp.parsing import resolved
+from jaxdp.data.splits import name_splits, usual_names
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say, warn
 from jaxdp.runtime import platform
 
 _FORM = (
     "should hold a folder of pictures for each class, or the folders images and masks; either of"
     " them under train, val and test, or not"
+)
+
+# Usual names of the folders of images and of masks, case aside; the last ones are nnU-Net's.
+_KINDS = (
+    ("images", "imagestr"),
+    ("masks", "labels", "annotations", "segmentations", "labelstr"),
+)
+_OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
+# The ends of names that an image and its mask need not share.
+_END = re.compile(
+    r"([-_ ](masks?|labels?|annotations?|segmentations?|image|img))?(_0000)?(\.ome)?$", re.I
 )
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
@@ -34,9 +47,9 @@ def folder(request: Request) -> Dataset:
     """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of
     each class is test data.
 
-    A class is a folder of images, at any depth; a mask has the name of its image. Hidden files and
-    other kinds of files do not count. The pages of a TIFF file are examples. The headers of all
-    files decide channels and depth.
+    A class is a folder of images, at any depth; a mask has the name of its image. Other usual names
+    are understood, which one line says. Hidden files and other kinds of files do not count. The
+    pages of a TIFF file are examples. The headers of all files decide channels and depth.
 
     Raises:
         ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
@@ -45,7 +58,7 @@ def folder(request: Request) -> Dataset:
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     folders = _split_folders(request, path)
-    has_masks = _holds_pairs(next(iter(folders.values())))
+    has_masks = bool(_pair_folders(next(iter(folders.values()))))
     task = request.choose("segmentation" if has_masks else "classification")
     class_names: tuple[str, ...] = ()
     if has_masks:
@@ -174,9 +187,17 @@ def _labelled(
     """
     files: dict[str, list[File]] = {split: [] for split in folders}
     names, first = tuple[str, ...](), next(iter(folders.values()))
+    others = collections.Counter[str]()
+    found = {
+        folder: {name: find_images(folder / name, others) for name in _subfolders(folder)}
+        for folder in folders.values()
+    }
+    warn_of_others(request.config.dataset, others)
     for split, folder in folders.items():
-        classes = {name: find_images(folder / name) for name in _subfolders(folder)}
+        classes = found[folder]
         present = [name for name, images in classes.items() if images]
+        if missing := ", ".join(each for each in names or classes if not classes.get(each)):
+            warn(f"{request.config.dataset}: {folder} holds no picture of {missing}")
         names = names or tuple(present)
         if not names:
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
@@ -188,30 +209,55 @@ def _labelled(
     return files, names
 
 
-def _holds_pairs(folder: Path) -> bool:
-    """Returns whether images and masks are there, or one of them and nothing else."""
-    present, kinds = _subfolders(folder), {"images", "masks"}
-    return kinds <= {*present} or (bool(present) and kinds > {*present})
+def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
+    """Returns the folder of images and the folder of masks, or one folder twice if the names of
+    its files say which are masks; None for anything else.
+    """
+    present = _subfolders(folder)
+    images, masks = (usual_names(names, present) for names in _KINDS)
+    # One of them and nothing else is an error in the other.
+    if (images and masks) or (len(present) == 1 and (images or masks)):
+        return folder / [*images, "images"][0], folder / [*masks, "masks"][0]
+    if not present and any(_OF_MASK.search(file.stem) for file in find_images(folder)):
+        return folder, folder
+    return None
 
 
 def _pairs(request: Request, folder: Path) -> list[File]:
-    images, masks = (_by_stem(request, folder / kind) for kind in ("images", "masks"))
+    places = _pair_folders(folder) or (folder / "images", folder / "masks")
+    others = collections.Counter[str]()
+    images, masks = (_by_stem(request, place, others) for place in places)
+    warn_of_others(request.config.dataset, others)
+    said = f"{places[0].name}/ holds the images, {places[1].name}/ the masks"
+    if places[0] == places[1]:
+        said = "files called NAME_mask or the like are masks, and all others images"
+        masks = {stem: images.pop(stem) for stem in [*images] if _OF_MASK.search(stem)}
     if not images or not masks:
         raise request.error(
-            f"{folder / 'images'} holds {len(images) or 'no'} images and {folder / 'masks'}"
+            f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
+    # Only the suffixes of JPEG begin so.
+    if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
+        warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
+    if said != "images/ holds the images, masks/ the masks":
+        say(f"note: {request.config.dataset}: {said}")
+    # Names that are equal come first.
+    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
+    for stem in [stem for stem in images if stem not in masks]:
+        if mask := unpaired.pop(_END.sub("", stem), None):
+            masks[stem] = masks.pop(mask)
     if not images.keys() & masks.keys():
         names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return [(images.get(stem), masks.get(stem)) for stem in sorted(images.keys() | masks.keys())]
 
 
-def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
+def _by_stem(request: Request, folder: Path, others: collections.Counter[str]) -> dict[str, Path]:
     """Returns the images in a folder by their names without suffix."""
     files: dict[str, Path] = {}
-    for file in find_images(folder) if folder.is_dir() else ():
+    for file in find_images(folder, others) if folder.is_dir() else ():
         other = files.setdefault(str(file.relative_to(folder).with_suffix("")), file)
         if other != file:
             raise request.error(f"{other} and {file} have the same name; keep one of them")
@@ -232,5 +278,4 @@ def _listed(path: Path) -> str:
         for entry in sorted(path.iterdir())
         if not is_hidden(entry.name)
     ]
-    more = f" and {len(entries) - 5} more" * (len(entries) > 5)
-    return ", ".join(entries[:5]) + more or "nothing"
+    return some(entries) or "nothing"
