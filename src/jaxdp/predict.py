@@ -113,7 +113,7 @@ def main(config: PredictConfig) -> int:
         say(printable(f"warning: {error.where}: {error.problem}"))
         results.leave_out(error.where)
     results.create_folders()
-    for note in files.notes([image.facts for image in known], predictor):
+    for note in files.notes(known, predictor):
         say(printable(note))
     start = time.perf_counter()
     images = (

@@ -228,15 +228,17 @@ class Result:
             setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
         if data is None:
             self._setup = setup
-        known = [*setup.dataset.splits(), "all"]
-        there = ", ".join(known)
-        if split is None and (split := setup.dataset.evaluation_split or "train") != "test":
-            say(f"note: {setup.config.dataset} is evaluated on {split}; it has: {there}")
-        if split not in known:
-            remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"
+        known, name = [*setup.dataset.splits()], setup.config.dataset
+        there = ", ".join([*known, "all"])
+        if split is None:
+            split = setup.dataset.evaluation_split or "train"
+            if split != "test" and len(known) > 1:
+                say(f"note: {name} is evaluated on {split}; it has: {there}")
+        if split not in (*known, "all"):
+            remedy = f"there is no split {split!r} in {name}; there are: {there}"
             raise ConfigError("split", split, remedy)
         state, sums = setup.strategy.restore(self.state), list[Any]()
-        for each in known[:-1] if split == "all" else [split]:
+        for each in known if split == "all" else [split]:
             sums.append(setup.evaluate(state, split=each))
             if self.description.instances:
                 sums += instances.count(self._predictor, setup.source(each))

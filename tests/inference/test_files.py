@@ -138,8 +138,8 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
         assert name in str(caught.value)
         assert "\n" not in str(caught.value)
     (known,), left_out = survey(".")
-    assert (str(known.file), known.facts.size) == ("good.png", (5, 7))
-    assert known.facts.span == (COLOUR.min(), COLOUR.max())
+    assert (str(known.file), known.size) == ("good.png", (5, 7))
+    assert known.span == (COLOUR.min(), COLOUR.max())
     assert sorted(error.where for error in left_out) == sorted(names)
 
 
@@ -192,7 +192,7 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
         config = TrainConfig(model="unet", **settings)
         predictor: Any = object.__new__(Predictor)
         predictor.description, predictor.config, predictor.resized = description, config, True
-        facts = [files.Facts.of(f"{number}.tif", image) for number, image in enumerate(new)]
+        facts = [files.SurveyedImage.of(f"{number}.tif", each) for number, each in enumerate(new)]
         return list(files.notes(facts, predictor))
 
     assert said(images) == said([image // 2 for image in images]) == []

@@ -13,8 +13,8 @@ SUFFIXES = (
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 
-# Suffixes of notes, which lie next to images.
-_NOTES = ".csv .db .html .ini .json .md .txt .xml .yaml .yml".split()
+# Of notes, which lie next to images.
+_NOTES = ("", ".csv", ".db", ".html", ".ini", ".json", ".md", ".txt", ".xml", ".yaml", ".yml")
 
 
 def is_hidden(name: str) -> bool:
@@ -22,16 +22,11 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def find_images(
-    folder: pathlib.Path, others: collections.Counter[str] | None = None
-) -> list[pathlib.Path]:
+def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the images at any depth, in the order of their names, a folder before its subfolders.
 
     Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
     followed, except to what is searched anyway: no image counts twice because of them.
-
-    Args:
-        others: to which the suffixes of the files of other kinds are added.
 
     Raises:
         ConfigError: for a folder that cannot be read.
@@ -52,23 +47,26 @@ def find_images(
         folders[:] = sorted(
             each for each in folders if not is_hidden(each) and not _leads_back(place / each, root)
         )
-        for path in (place / each for each in sorted(files) if not is_hidden(each)):
-            suffix = path.suffix.lower()
-            if suffix in SUFFIXES and os.path.isfile(path):
-                images.append(path)
-            elif others is not None and suffix not in (*SUFFIXES, *_NOTES):
-                others[suffix or "without suffix"] += 1
+        paths = [place / each for each in sorted(files) if not is_hidden(each)]
+        images += [
+            path for path in paths if path.suffix.lower() in SUFFIXES and os.path.isfile(path)
+        ]
     return images
 
 
-def warn_of_others(where: object, others: collections.Counter[str]) -> None:
-    """Warns of files that are no images by their suffixes, if there are any."""
-    if others:
-        kinds = some(f"{kind} {number}" for kind, number in others.most_common())
-        warn(
-            f"{where}: files of these kinds are not read: {kinds}; save them as one of"
-            f" {' '.join(SUFFIXES)}"
-        )
+def warn_of_other_kinds(folder: pathlib.Path) -> None:
+    """Warns of files in a folder whose suffixes are neither those of images nor those of notes."""
+    kinds = collections.Counter(
+        path.suffix.lower()
+        for path in folder.rglob("*")
+        if not any(map(is_hidden, path.relative_to(folder).parts))
+    )
+    for known in (*SUFFIXES, *_NOTES):
+        del kinds[known]
+    if kinds:
+        others = some(f"{kind} {count}" for kind, count in kinds.most_common())
+        remedy = f"save them as one of {' '.join(SUFFIXES)}"
+        warn(f"{folder}: files of these kinds are not read: {others}; {remedy}")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

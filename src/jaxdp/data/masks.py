@@ -2,7 +2,7 @@
 in the masks of the training set.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -155,26 +155,6 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
     if values.values is None:
         return (stored != 0).astype(np.uint8)
     return _looked_up(stored, values.values, values, where)
-
-
-def number_arrays(
-    masks: np.ndarray, values: MaskValues, name: str, fail: Callable[[str], ConfigError]
-) -> np.ndarray:
-    """Returns class numbers, uint8 (N, H, W), of masks in an array.
-
-    Raises what `fail` makes of a value that is no class.
-    """
-    if masks.ndim == 4 and masks.shape[3] == 1:
-        masks = masks[..., 0]
-    if masks.ndim not in (3, 4) or masks.dtype.kind not in "iub":
-        return masks  # the check of the arrays reports it
-    try:
-        numbered = [
-            to_class_numbers(mask, values, f"{name}[{index}]") for index, mask in enumerate(masks)
-        ]
-    except BadExample as error:
-        raise fail(f"{error.where}: {error.problem}") from error
-    return np.stack(numbered) if numbered else np.zeros(masks.shape[:3], np.uint8)
 
 
 def _looked_up(

@@ -128,44 +128,45 @@ def check_names(files: Iterable[ImageFile]) -> None:
             raise ConfigError("", file, remedy)
 
 
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """Facts of an image that decide whether it is like the images of training.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurveyedImage:
+    """Facts of an image that was read.
 
     Attributes:
-        name: of its file, or its place among others.
+        file: an `ImageFile`, or the name of an array.
         size: height and width.
+        changes: what became of the image as it was read, e.g. `image_file.GREYED`.
         span: the least and the largest pixel, but for 0.1% on both sides where pixels have more
             than 8 bits.
         mean, std: of all pixels.
-        changes: what became of the image as it was read, e.g. `image_file.GREYED`.
-    """
-
-    name: str
-    size: tuple[int, ...]
-    span: tuple[float, float]
-    mean: float
-    std: float
-    changes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, pixels: np.ndarray, changes: tuple[str, ...] = ()) -> "Facts":
-        low, high = np.percentile(pixels, (0, 100) if pixels.dtype == np.uint8 else (0.1, 99.9))
-        mean, std = pixels.mean(dtype=float), pixels.std(dtype=float)
-        return cls(name, pixels.shape[:2], (low, high), mean, std, changes)
-
-
-@dataclasses.dataclass(frozen=True)
-class SurveyedImage:
-    """A file that was read.
-
-    Attributes:
         pixels: of the first images as far as they take little memory together.
     """
 
-    file: ImageFile
-    facts: Facts
+    file: Any
+    size: tuple[int, ...]
+    changes: tuple[str, ...]
+    span: tuple[float, float]
+    mean: float
+    std: float
     pixels: np.ndarray | None = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(
+        cls, file: Any, pixels: np.ndarray, changes: tuple[str, ...] = (), *, keep: bool = False
+    ) -> "SurveyedImage":
+        """Returns the facts of pixels (height, width, channels)."""
+        low, high = pixels.min(), pixels.max()
+        if pixels.dtype != np.uint8:
+            low, high = np.percentile(pixels, (0.1, 99.9))
+        return cls(
+            file=file,
+            size=pixels.shape[:2],
+            changes=changes,
+            span=(float(low), float(high)),
+            mean=float(pixels.mean(dtype=np.float64)),
+            std=float(pixels.std(dtype=np.float64)),
+            pixels=pixels if keep else None,
+        )
 
 
 def survey(
@@ -187,11 +188,10 @@ def survey(
             pixels, changes = read(file.picture)
         except BadExample as error:
             return error
-        facts = Facts.of(str(file), pixels, changes)
         with lock:
             free -= pixels.nbytes
-            kept = pixels if free >= 0 else None
-        return SurveyedImage(file, facts, kept)
+            keep = free >= 0
+        return SurveyedImage.of(file, pixels, changes, keep=keep)
 
     # Decoding leaves the interpreter's lock.
     with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
@@ -204,22 +204,22 @@ def survey(
 
 def answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
     """Returns the answers to arrays, and prints what is unlike the images of training."""
-    known, found = list[Facts](), list[np.ndarray]()
+    known, found = list[SurveyedImage](), list[np.ndarray]()
     for pixels, answer in predictor(images):
-        known.append(Facts.of(f"images[{len(known)}]", pixels))
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
         found.append(answer)
     for note in notes(known, predictor):
         say(note)
     return found
 
 
-def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
+def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]:
     """Yields, once of each kind, what happens to the images before the model sees them, or should
     have happened, and whether tiles stand for them.
     """
     height, width, _ = predictor.description.image_shape
-    changed: dict[str, list[Facts]] = collections.defaultdict(list)
-    unlike: dict[tuple[str, str], list[Facts]] = collections.defaultdict(list)
+    changed: dict[str, list[SurveyedImage]] = collections.defaultdict(list)
+    unlike: dict[tuple[str, str], list[SurveyedImage]] = collections.defaultdict(list)
     for image in known:
         for change in image.changes:
             changed[change].append(image)
@@ -230,12 +230,12 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
             unlike[difference].append(image)
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
-        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].name})"
+        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].file})"
     for (difference, remedy), images in unlike.items():
         darkest, brightest = images[0].span
         yield (
             f"warning: pixels of {len(images)} of {len(known)} images {difference} the run's"
-            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].name}); {remedy}"
+            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].file}); {remedy}"
         )
     if any(predictor.needs_tiles(image.size) for image in known) and predictor.reach is None:
         yield (
@@ -245,7 +245,7 @@ def notes(known: Sequence[Facts], predictor: Predictor) -> Iterator[str]:
         )
 
 
-def _difference(image: Facts, predictor: Predictor) -> tuple[str, str] | None:
+def _difference(image: SurveyedImage, predictor: Predictor) -> tuple[str, str] | None:
     """Returns how an image differs from the statistics of the training set, and the remedy."""
     description = predictor.description
     means, stds = description.stored_moments()

@@ -90,6 +90,7 @@ def test_classes_that_are_called_like_splits_are_trained_on_below_train_alone() 
         ),
         ("imagesTr/c*_0000.png", "labelsTr/c*.png", "imagesTr/ holds the images, labelsTr/ the"),
         ("images/*.png", "masks/*_mask.png", ""),
+        ("images/frame_000*.png", "masks/frame_000*_mask.png", ""),
         ("images/*.ome.tif", "masks/*.tif", ""),
         ("*.png", "*_masks.tif", "files called NAME_mask or the like are masks"),
         ("*_img.ome.tif", "*_Mask.ome.tif", "files called NAME_mask or the like are masks"),
@@ -140,8 +141,8 @@ def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -
     (ROOT / "train" / "c").mkdir()
     assert opened().class_names == ("a", "b")
     assert capsys.readouterr().err.splitlines() == [
-        "warning: folder:set: files of these kinds are not read: .heic 3; save them as one of .bmp"
+        "warning: set: files of these kinds are not read: .heic 3; save them as one of .bmp"
         " .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
-        "warning: folder:set: set/train holds no picture of c",
-        "warning: folder:set: set/val holds no picture of b",
+        "warning: set/train holds no picture of c",
+        "warning: set/val holds no picture of b",
     ]

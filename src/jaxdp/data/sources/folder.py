@@ -12,7 +12,7 @@ from typing import Any
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_others
+from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_other_kinds
 from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
@@ -28,15 +28,12 @@ _FORM = (
 )
 
 # Usual names of the folders of images and of masks, case aside; the last ones are nnU-Net's.
-_KINDS = (
-    ("images", "imagestr"),
-    ("masks", "labels", "annotations", "segmentations", "labelstr"),
-)
+_IMAGES = ("images", "imagestr")
+_MASKS = ("masks", "labels", "annotations", "segmentations", "labelstr")
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
-# The ends of names that an image and its mask need not share.
-_END = re.compile(
-    r"([-_ ](masks?|labels?|annotations?|segmentations?|image|img))?(_0000)?(\.ome)?$", re.I
-)
+# Ends of names that an image and its mask need not share.
+_END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
+_FIRST_CHANNEL = "_0000"  # ends nnU-Net's names of images
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -57,6 +54,7 @@ def folder(request: Request) -> Dataset:
     path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
+    warn_of_other_kinds(path)
     folders = _split_folders(request, path)
     has_masks = bool(_pair_folders(next(iter(folders.values()))))
     task = request.choose("segmentation" if has_masks else "classification")
@@ -187,17 +185,11 @@ def _labelled(
     """
     files: dict[str, list[File]] = {split: [] for split in folders}
     names, first = tuple[str, ...](), next(iter(folders.values()))
-    others = collections.Counter[str]()
-    found = {
-        folder: {name: find_images(folder / name, others) for name in _subfolders(folder)}
-        for folder in folders.values()
-    }
-    warn_of_others(request.config.dataset, others)
     for split, folder in folders.items():
-        classes = found[folder]
+        classes = {name: find_images(folder / name) for name in _subfolders(folder)}
         present = [name for name, images in classes.items() if images]
-        if missing := ", ".join(each for each in names or classes if not classes.get(each)):
-            warn(f"{request.config.dataset}: {folder} holds no picture of {missing}")
+        if missing := [name for name in names or classes if name not in present]:
+            warn(f"{folder} holds no picture of {some(missing)}")
         names = names or tuple(present)
         if not names:
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
@@ -214,7 +206,7 @@ def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
     its files say which are masks; None for anything else.
     """
     present = _subfolders(folder)
-    images, masks = (usual_names(names, present) for names in _KINDS)
+    images, masks = (usual_names(names, present) for names in (_IMAGES, _MASKS))
     # One of them and nothing else is an error in the other.
     if (images and masks) or (len(present) == 1 and (images or masks)):
         return folder / [*images, "images"][0], folder / [*masks, "masks"][0]
@@ -225,13 +217,11 @@ def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
 
 def _pairs(request: Request, folder: Path) -> list[File]:
     places = _pair_folders(folder) or (folder / "images", folder / "masks")
-    others = collections.Counter[str]()
-    images, masks = (_by_stem(request, place, others) for place in places)
-    warn_of_others(request.config.dataset, others)
+    images, masks = (_by_stem(request, place) for place in places)
     said = f"{places[0].name}/ holds the images, {places[1].name}/ the masks"
     if places[0] == places[1]:
         said = "files called NAME_mask or the like are masks, and all others images"
-        masks = {stem: images.pop(stem) for stem in [*images] if _OF_MASK.search(stem)}
+        masks = {stem: images.pop(stem) for stem in masks if _OF_MASK.search(stem)}
     if not images or not masks:
         raise request.error(
             f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
@@ -243,21 +233,30 @@ def _pairs(request: Request, folder: Path) -> list[File]:
         warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
     if said != "images/ holds the images, masks/ the masks":
         say(f"note: {request.config.dataset}: {said}")
-    # Names that are equal come first.
-    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
-    for stem in [stem for stem in images if stem not in masks]:
-        if mask := unpaired.pop(_END.sub("", stem), None):
-            masks[stem] = masks.pop(mask)
+    _rename_masks(images, masks)
     if not images.keys() & masks.keys():
         names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return [(images.get(stem), masks.get(stem)) for stem in sorted(images.keys() | masks.keys())]
 
 
-def _by_stem(request: Request, folder: Path, others: collections.Counter[str]) -> dict[str, Path]:
+def _rename_masks(images: Mapping[str, Path], masks: dict[str, Path]) -> None:
+    """Gives masks the names of their images, where these differ only in their usual ends.
+
+    Masks and images of equal names stay pairs.
+    """
+    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
+    for stem in [stem for stem in images if stem not in masks]:
+        core = _END.sub("", stem)
+        for name in (core, core.removesuffix(_FIRST_CHANNEL)):
+            if name in unpaired and stem not in masks:
+                masks[stem] = masks.pop(unpaired.pop(name))
+
+
+def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
     """Returns the images in a folder by their names without suffix."""
     files: dict[str, Path] = {}
-    for file in find_images(folder, others) if folder.is_dir() else ():
+    for file in find_images(folder) if folder.is_dir() else ():
         other = files.setdefault(str(file.relative_to(folder).with_suffix("")), file)
         if other != file:
             raise request.error(f"{other} and {file} have the same name; keep one of them")
