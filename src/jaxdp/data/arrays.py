@@ -113,14 +113,8 @@ def _array_splits(
 def array_dataset(
     splits: dict[str, ArraySource], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
-    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown.
-
-    Raises:
-        ConfigError: for instances of anything but masks.
-    """
-    train, instances = splits["train"], request.config.instances
-    if instances and train.field != "masks" and not request.flag:
-        raise request.error("instances=True takes masks of object numbers, integers (N, H, W)")
+    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown."""
+    train = splits["train"]
     classes = 0
     if train.field == "targets":
         classes = train.targets.shape[3]
@@ -139,5 +133,5 @@ def array_dataset(
         image_shape=(*train.images.shape[1:3], train.images.shape[3]),
         class_names=class_names,
         dtype=train.images.dtype.name,
-        instances=instances and train.field == "masks",
+        instances=request.config.instances and train.field == "masks",
     )

@@ -4,7 +4,7 @@ import collections
 import os
 import pathlib
 
-from jaxdp.parsing import resolved, some
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 
@@ -13,8 +13,8 @@ SUFFIXES = (
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 
-# Of notes, which lie next to images.
-_NOTES = ("", ".csv", ".db", ".html", ".ini", ".json", ".md", ".txt", ".xml", ".yaml", ".yml")
+# Of pictures that people have, and that are not read.
+_UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
 def is_hidden(name: str) -> bool:
@@ -54,19 +54,13 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
     return images
 
 
-def warn_of_other_kinds(folder: pathlib.Path) -> None:
-    """Warns of files in a folder whose suffixes are neither those of images nor those of notes."""
-    kinds = collections.Counter(
-        path.suffix.lower()
-        for path in folder.rglob("*")
-        if not any(map(is_hidden, path.relative_to(folder).parts))
-    )
-    for known in (*SUFFIXES, *_NOTES):
-        del kinds[known]
+def warn_of_unread(folder: pathlib.Path) -> None:
+    """Warns of pictures of kinds that are not read."""
+    count = collections.Counter(path.suffix.lower() for path in folder.rglob("*.*"))
+    kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
     if kinds:
-        others = some(f"{kind} {count}" for kind, count in kinds.most_common())
-        remedy = f"save them as one of {' '.join(SUFFIXES)}"
-        warn(f"{folder}: files of these kinds are not read: {others}; {remedy}")
+        known = " ".join(SUFFIXES)
+        warn(f"{folder}: {', '.join(kinds)} are not read; save them as one of {known}")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

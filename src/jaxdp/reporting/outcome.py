@@ -64,15 +64,14 @@ def draw(
         predicted = (outputs.clip(0, 1) * 255).round().astype(np.uint8)
     grid, answered = examples["images"].shape[1:3], outputs.shape[1:3]
     images, truths = (center_crop(each, answered) for each in (examples["images"], truths))
-    rows, titles = list[list[np.ndarray]](), list[tuple[str, ...]]()
-    for index, image, *answers in zip(indices, images, truths, predicted, strict=True):
+    rows = list[list[tuple[str, np.ndarray]]]()
+    for index, image, truth, found in zip(indices, images, truths, predicted, strict=True):
         sides = zip(source.size(index), grid, answered, strict=True)
         # Padding, which is at the bottom and right, is no part of the image.
         height, width = (max(side - (have - want) // 2, 1) for side, have, want in sides)
-        pixels = pictures.as_picture(image, source.pixel_range)
-        shown = [pictures.stretch(pixels), *map(color, answers)]
-        rows.append([each[:height, :width] for each in shown])
-        name = valid_text(pathlib.PurePath(source.name(index)).name)
-        titles.append((name[-_LONGEST_NAME:], "truth", "prediction"))
-    path, caption = directory / "predictions.png", valid_text(source.where)
-    return {"predictions": pictures.plot_rows(rows, titles, path, caption)}
+        name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
+        shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
+        row = [(name, shown), ("truth", color(truth)), ("prediction", color(found))]
+        rows.append([(title, picture[:height, :width]) for title, picture in row])
+    path = directory / "predictions.png"
+    return {"predictions": pictures.plot_rows(rows, path, valid_text(source.where))}

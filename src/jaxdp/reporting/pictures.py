@@ -95,24 +95,19 @@ def stretch(image: np.ndarray) -> np.ndarray:
 
 
 def plot_rows(
-    rows: Sequence[Sequence[np.ndarray]],
-    titles: Sequence[Sequence[str]],
-    path: pathlib.Path,
-    caption: str,
+    rows: Sequence[Sequence[tuple[str, np.ndarray]]], path: pathlib.Path, caption: str
 ) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each, and a caption above
-    all.
+    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption.
 
     Returns the drawing as uint8 (H, W, 3).
     """
-    ratios = [row[0].shape[0] / row[0].shape[1] for row in rows]
+    ratios = [picture.shape[0] / picture.shape[1] for (_, picture), *_ in rows]
     size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
     with matplotlib.rc_context({"font.size": 11}):
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(caption, fontsize=12)
         grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
-        titled = zip(grid.flat, itertools.chain(*rows), itertools.chain(*titles), strict=True)
-        for axes, picture, title in titled:
+        for axes, (title, picture) in zip(grid.flat, itertools.chain(*rows), strict=True):
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
             axes.set_title(title, fontsize=9)

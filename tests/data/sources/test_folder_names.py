@@ -141,8 +141,8 @@ def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -
     (ROOT / "train" / "c").mkdir()
     assert opened().class_names == ("a", "b")
     assert capsys.readouterr().err.splitlines() == [
-        "warning: set: files of these kinds are not read: .heic 3; save them as one of .bmp"
-        " .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
+        "warning: set: .heic 3 are not read; save them as one of .bmp .gif .jfif .jpeg .jpg .pbm"
+        " .pgm .png .ppm .tif .tiff .webp",
         "warning: set/train holds no picture of c",
         "warning: set/val holds no picture of b",
     ]

@@ -12,7 +12,7 @@ from typing import Any
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_other_kinds
+from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
@@ -54,7 +54,7 @@ def folder(request: Request) -> Dataset:
     path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
-    warn_of_other_kinds(path)
+    warn_of_unread(path)
     folders = _split_folders(request, path)
     has_masks = bool(_pair_folders(next(iter(folders.values()))))
     task = request.choose("segmentation" if has_masks else "classification")
