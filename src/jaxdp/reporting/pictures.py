@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from jaxdp.reporting import fonts
 from jaxdp.rundir.write import replacing
 
 _COLORS = 18  # of instances, which take them in turn
@@ -103,7 +104,7 @@ def plot_rows(
     """
     ratios = [picture.shape[0] / picture.shape[1] for (_, picture), *_ in rows]
     size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
-    with matplotlib.rc_context({"font.size": 11}):
+    with fonts.without_warnings({"font.size": 11, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(caption, fontsize=12)
         grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
