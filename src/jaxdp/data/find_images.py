@@ -13,7 +13,7 @@ SUFFIXES = (
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 
-# Of pictures that people have, and that are not read.
+# Suffixes of pictures that are not read.
 _UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
@@ -56,7 +56,8 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def warn_of_unread(folder: pathlib.Path) -> None:
     """Warns of pictures of kinds that are not read."""
-    count = collections.Counter(path.suffix.lower() for path in folder.rglob("*.*"))
+    names = (name for _, _, files in os.walk(folder) for name in files)
+    count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
     if kinds:
         known = " ".join(SUFFIXES)

@@ -25,7 +25,7 @@ from jaxdp.runtime import platform
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 _DARK = 4  # times as dark as a dataset, with as much less contrast
-# What pixels do compared with a dataset, and the remedy.
+# How pixels differ from a dataset, and the remedy.
 _OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
 _DARKER = ("are less than a quarter as bright as in", "scale them, or train with --normalize image")
 _INVERTED = ("are bright where they are dark in", "are these images inverted?")
@@ -203,7 +203,7 @@ def survey(
 
 
 def answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Returns the answers to arrays, and prints what is unlike the images of training."""
+    """Returns the answers to arrays, and warns of images unlike the training set."""
     known, found = list[SurveyedImage](), list[np.ndarray]()
     for pixels, answer in predictor(images):
         known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
