@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxdp.data.array_source import TASKS, array_source
 from jaxdp.data.dataset import ArraySource, Dataset
-from jaxdp.data.measure import warn_of_constant
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
@@ -72,13 +71,10 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         array_dataset(splits, (), request), name=name, augment=request.config.augment or ()
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
-    if images.dtype == np.uint8:  # all of them, since that takes no reading
-        used = images[parts["train"][1]]
-        mean, std = moments_of(used)
-        equal = np.flatnonzero(np.ptp(used, axis=(1, 2, 3)) == 0)
-        warn_of_constant(name, [f"{name} train[{index}]" for index in equal], len(used))
-        dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
     dataset = complete(dataset, parts, request)
+    if images.dtype == np.uint8:  # all of them, since that takes no reading
+        mean, std = moments_of(images[parts["train"][1]])
+        dataset = dataclasses.replace(dataset, mean=mean, std=std)
     # A mask may have classes that the training masks do not have.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
         for index in range(len(source)):

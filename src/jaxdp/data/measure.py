@@ -4,7 +4,7 @@ standard deviation and range.
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -208,7 +208,10 @@ def _sample(
             problem = f"its images have the shape {part.shape}, not {wanted}"
             raise BadExample(split.name(index), problem)
     assert whole is not None
-    warn_of_constant(dataset.name, constant, len(indices))
+    if constant:
+        held = f"{len(constant)} of {len(indices)} images have equal pixels only"
+        remedy = "nothing can be learned from them"
+        warn(f"{dataset.name}: {held}, e.g. {min(constant)}; {remedy}")
     if len(sizes) > 1 and not several_sizes and not request.config.image_size:
         examples = [f"{each} is {height}x{width}" for (height, width), each in sizes.items()]
         side = int(np.median([min(size) for size in sizes]))
@@ -218,12 +221,3 @@ def _sample(
         )
         raise ConfigError("image_size", NOT_GIVEN, remedy)
     return whole
-
-
-def warn_of_constant(where: str, constant: Sequence[str], count: int) -> None:
-    """Warns of images with equal pixels only, among `count` that were read."""
-    if constant:
-        warn(
-            f"{where}: {len(constant)} of {count} images have equal pixels only, e.g."
-            f" {min(constant)}; nothing can be learned from them"
-        )
