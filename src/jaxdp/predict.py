@@ -111,7 +111,6 @@ def main(config: PredictConfig) -> int:
     known, bad = _survey(config, predictor)
     for error in bad:
         say(printable(f"warning: {error.where}: {error.problem}"))
-        results.leave_out(error.where)
     results.create_folders()
     for note in files.notes(known, predictor):
         say(printable(note))
@@ -130,6 +129,8 @@ def main(config: PredictConfig) -> int:
             if config.json:
                 print(json.dumps(row), flush=True)
     seconds = time.perf_counter() - start
+    for error in bad:
+        results.leave_out(error.where)
     results.finish(table=not config.json)
     if not config.json:
         rate = len(known) / seconds

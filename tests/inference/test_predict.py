@@ -489,7 +489,7 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
     for _ in range(2):
         run_predict(runs["digits"], "a.png --csv link.csv")
         assert link.is_symlink()
-        assert pathlib.Path("kept/target.csv").read_text().startswith("file,0,1")
+        assert pathlib.Path("kept/target.csv").read_text().startswith("file,class,probability,0,1")
         assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]
 
 
