@@ -14,12 +14,14 @@ import numpy as np
 
 from jaxdp.config import DataConfig, settings_with
 from jaxdp.data.dataset import (
+    IGNORE_LABEL,
     TARGET_FIELDS,
     ArraySource,
     BadExample,
     Dataset,
     Description,
     Example,
+    Source,
 )
 from jaxdp.data.opening import check_dataset, open_found
 from jaxdp.data.request import Request
@@ -27,6 +29,7 @@ from jaxdp.data.split import Split
 from jaxdp.registry import ConfigError, Registry, nearest
 
 __all__ = [
+    "IGNORE_LABEL",
     "TARGET_FIELDS",
     "ArraySource",
     "BadExample",
@@ -34,6 +37,7 @@ __all__ = [
     "Description",
     "Example",
     "Request",
+    "Source",
     "Split",
     "check_dataset",
     "from_folder",
@@ -67,7 +71,7 @@ def open_dataset(
     """
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
-    if name not in names() and os.path.isdir(name):
+    if os.path.isdir(name) and name not in names():
         raise ConfigError("dataset", name, f"is a folder; did you mean folder:{name}?")
     request = Request(config, argument, tuple(tasks))
     return open_found(_datasets[name](request), request, kind_of)
