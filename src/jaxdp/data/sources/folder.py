@@ -188,8 +188,6 @@ def _labelled(
     for split, folder in folders.items():
         classes = {name: find_images(folder / name) for name in _subfolders(folder)}
         present = [name for name, images in classes.items() if images]
-        if missing := [name for name in names or classes if name not in present]:
-            warn(f"{folder} holds no picture of {some(missing)}")
         names = names or tuple(present)
         if not names:
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
@@ -197,6 +195,8 @@ def _labelled(
         if unknown:
             where = f"{folder} has classes of which {first} has no picture"
             raise request.error(f"{where}: {unknown}")
+        if missing := sorted({*classes, *names} - {*present}):
+            warn(f"{folder} holds no picture of {some(missing)}")
         files[split] = [(image, names.index(name)) for name in present for image in classes[name]]
     return files, names
 
