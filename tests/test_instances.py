@@ -449,7 +449,9 @@ def test_pictures_show_objects_by_the_color_of_their_number(
         separate=plots._objects,
     )
     assert len(shown) == 3
-    for (_, truth, found), each, output in zip(shown, objects, outputs, strict=True):
+    for row, each, output in zip(shown, objects, outputs, strict=True):
+        assert [title for title, _ in row][1:] == ["truth", "prediction"]
+        truth, found = row[1][1], row[2][1]
         for picture, labels in ((truth, each), (found, instances.label_instances(np.exp(output)))):
             assert len(np.unique(picture.reshape(-1, 3), axis=0)) == len(np.unique(labels))
         assert {tuple(color) for color in truth[each == 0]} == {tuple(pictures.class_colors(1)[0])}

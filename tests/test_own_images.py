@@ -132,7 +132,8 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(
     assert line.startswith("warning: pixels of 1 of 2 images lie far outside ")
     assert "in new/bright.png); are these images on its scale?" in line
     Image.fromarray((image >> 8).astype(np.uint8)).save("new/shallow.png")
-    assert predict.main([trained, "new", "--output-dir", "out"]) == 2
+    flags = ["--output-dir", "out", "--on-bad-example", "error"]
+    assert predict.main([trained, "new", *flags]) == 2
     assert (
         "new/shallow.png: has 8 bits a channel (uint8), not 16 (uint16)" in capsys.readouterr().err
     )

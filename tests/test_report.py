@@ -38,7 +38,7 @@ class Page:
     """Attributes:
     text: without elements.
     tables: of each, its rows of texts.
-    figures: captions, one for each axis.
+    figures: captions.
     """
 
     def __init__(self, content: str) -> None:
@@ -381,15 +381,6 @@ def test_a_browser_shows_it_without_complaint() -> None:
     assert shown.count("<svg") >= 14
     # But for a scroll bar.
     assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))
-    pathlib.Path("axis.html").write_text(
-        '<iframe src="page.html"></iframe><script>onload = () => { const page ='
-        ' frames[0].document;const shown = () => ["step", "epoch", "time"].filter(axis =>'
-        " frames[0].getComputedStyle(page.querySelector(`svg.over.${axis}`)).display !=="
-        ' \'none\');const found = [shown()]; for (const axis of ["time", "epoch", "step"])'
-        " {page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); }"
-        " document.title = found.join('; ')}</script>"
-    )
-    assert "<title>step; time; epoch; step</title>" in browse("axis.html", "--dump-dom")
     browse("page.html", "--screenshot=wide.png", "--window-size=1280,2000")
     with Image.open("wide.png") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(2**24) or []}
@@ -451,15 +442,15 @@ def test_a_run_with_workers_does_not_say_that_it_had_one_device() -> None:
     assert "1 x cpu" not in page.text
 
 
-def lines(axis: str = "step", caption: str = "") -> list[list[tuple[float, float]]]:
-    """Returns the points of the curves that page.html draws over an axis, in parts of the panel
-    from its lower left corner.
+def lines(caption: str = "") -> list[list[tuple[float, float]]]:
+    """Returns the points of the curves that page.html draws, in parts of the panel from its lower
+    left corner.
     """
     found = []
     for figure in pathlib.Path("page.html").read_text().split("<figure>")[1:]:
         if f"<figcaption>{caption}" not in figure:
             continue
-        drawing, *_ = figure.split(f'<svg class="over {axis}"')[1].split("</svg>")
+        drawing, *_ = figure.split("<svg ")[1].split("</svg>")
         curves = r'</title>\s*<path d="([^"]*)" style="fill: none[^"]*stroke-width: 1.8'
         for curve in re.findall(curves, drawing):
             points = [tuple(map(float, point.split())) for point in re.split("[ML]", curve)[1:]]
@@ -467,32 +458,14 @@ def lines(axis: str = "step", caption: str = "") -> list[list[tuple[float, float
     return found
 
 
-def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
-    folder = write_run("run", rows=0, global_batch_size=36, summary={"steps": 60})
-    dataset = json.loads((EXPERIMENTS / "digits/dataset.json").read_text())
-    # 10 steps an epoch.
-    dataset |= {"examples": {"train": 360 + 35, "test": 10}}
-    (folder / "dataset.json").write_text(json.dumps(dataset))
+def test_curves_are_drawn_over_steps() -> None:
+    folder = write_run("run", rows=0, summary={"steps": 60})
     row = {"loss": 1.0, "accuracy": 0.5, "learning_rate": 0.1, "examples_per_second": 9.0}
-    for step, seconds in ((10, 1.0), (20, 1.0), (30, 4.0), (40, 2.0), (60, 1.0)):
-        row |= {"split": "train", "step": step, "step_seconds": seconds, "loss": 1 / step}
+    for step in (10, 20, 30, 40, 60):
+        row |= {"split": "train", "step": step, "loss": 1 / step}
         write_lines(folder / "metrics.jsonl", row)
     page = written(folder)
-    assert [each["value"] for each in page.elements("input")] == ["step", "epoch", "time"]
-    assert page.content.count(" checked") == 1
-    steps, epochs, seconds = (lines(axis) for axis in ("step", "epoch", "time"))
-    assert len(steps) == len(epochs) == len(seconds) == 4
-    assert steps == epochs  # one is 10 of the other
-
-    def shares(line: list[tuple[float, float]]) -> list[float]:
-        return [round(x, 2) for x, _ in line]
-
-    assert shares(steps[0]) == [0.17, 0.33, 0.5, 0.67, 1.0]
-    assert shares(seconds[0]) == [0.1, 0.2, 0.6, 0.8, 1.0]  # 10, 20, 60, 80 and 100 of 100 seconds
-    assert [[y for _, y in line] for line in steps] == [[y for _, y in line] for line in seconds]
-    drawing = page.content.split('<svg class="over epoch"')[1].split("</svg>")[0]
-    ticks = re.findall(r">(\w+)</text>", drawing)
-    assert ticks[:8] == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
-    assert {"step", "epoch", "training time, seconds"} < set(page.texts("text"))
-    known = written(folder, write_run("bare"))
-    assert not known.elements("input")  # steps alone are known for both
+    assert len(lines()) == 4
+    assert [round(x, 2) for x, _ in lines()[0]] == [0.17, 0.33, 0.5, 0.67, 1.0]
+    ticks = re.findall(r">(\w+)</text>", page.content.split("<svg ")[1].split("</svg>")[0])
+    assert ticks[:8] == ["0", "10", "20", "30", "40", "50", "60", "step"]

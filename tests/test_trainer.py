@@ -425,6 +425,11 @@ class NoCallback:
         ),
         ({"learning_rat": 0.1}, "learning_rat=0.1: unknown setting; did you mean learning_rate?"),
         (
+            {"lr": 0.1},
+            "lr=0.1: unknown setting; did you mean learning_rate? known: accumulate_steps",
+        ),
+        ({"accum": 2}, "accum=2: unknown setting; did you mean accumulate_steps?"),
+        (
             {"callbacks": [NoCallback()]},
             "callbacks=NoCallback: is no callback: it has none of the methods on_start",
         ),
@@ -443,6 +448,7 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
         jaxdp.Trainer(**{"model": "cnn", "data": "digits", **SMALL, **arguments}).fit(steps=1)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).count(", ") < 20
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
     for name in sorted(given_flags(words) - {*known} - {f"no_{name}" for name in known}):
         if sentence := deprecation.removal(name, prog.rpartition(".")[2]):
             raise ConfigError(name, "", sentence)
-        close = closest(name.replace("_", "-"), [each.replace("_", "-") for each in known])
-        remedy = f"did you mean --{close}? " if close else ""
+        close = closest(name, known)
+        remedy = f"did you mean --{close.replace('_', '-')}? " if close else ""
         raise ConfigError(name, "", f"unknown flag; {remedy}see {prog} --help-all")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxdp import command_line
 from jaxdp.config import REQUIRED, PartsConfig, Settings, TrainConfig, WorkersConfig, setting
-from jaxdp.parsing import printable, resolved
+from jaxdp.parsing import printable, resolved, some
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.runtime import platform
@@ -148,7 +148,6 @@ def import_weights(file: str, config: TrainConfig) -> str:
         ConfigError: if the file cannot be read, the weights do not fit the network, or the folder
             holds a run already.
     """
-    from jaxdp.models.weights import some
     from jaxdp.result import Result
     from jaxdp.training.setup import create_setup
 

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import yaml
@@ -30,6 +31,13 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(
         lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text
     )
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """Returns the first of some names, and how many more there are."""
+    texts = [*map(str, names)]
+    more = f" and {len(texts) - most} more" * (len(texts) > most)
+    return ", ".join(texts[:most]) + more
 
 
 def _all_printable(value: Any) -> Any:

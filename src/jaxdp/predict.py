@@ -17,6 +17,7 @@ from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 if TYPE_CHECKING:
+    from jaxdp.data.dataset import BadExample
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
 
@@ -35,9 +36,9 @@ class PredictConfig(Settings):
         None, "step of the checkpoint (default: the best by validation data, or the last)"
     )
     on_bad_example: Literal["error", "skip"] = setting(
-        "error",
-        "what to do about an image that cannot be read: stop before anything is written, or "
-        "go on without it",
+        "skip",
+        "what to do about an image that cannot be read: go on without it, or stop before anything "
+        "is written",
     )
     top_k: int = setting(
         3,
@@ -46,9 +47,10 @@ class PredictConfig(Settings):
     )
     csv: str | None = setting(
         None,
-        "CSV file with a line for each image and a column for each class: classification: "
-        "its probability; segmentation: its share of the pixels, or of a run with "
-        "--instances the number of objects and their mean area in pixels",
+        "CSV file with a line for each image, empty but for its name if it cannot be read: "
+        "classification: the most likely class, its probability, and a column for each class; "
+        "segmentation: the share of each class of the pixels, or of a run with --instances the "
+        "number of objects and their mean area in pixels",
         metavar="PATH",
     )
     output_dir: str | None = setting(
@@ -94,7 +96,7 @@ def main(config: PredictConfig) -> int:
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
     from jaxdp.loading import load
-    from jaxdp.reporting.progress import create_bar
+    from jaxdp.reporting.progress import create_bar, say
 
     devices = config.devices
     result = load(config.run_dir, step=config.step, plugins=config.plugins, devices=devices)
@@ -106,10 +108,12 @@ def main(config: PredictConfig) -> int:
         top_k=config.top_k,
         mask_values=predictor.config.mask_values,
     )
-    known, left_out = _survey(config, predictor)
+    known, bad = _survey(config, predictor)
+    for error in bad:
+        say(printable(f"warning: {error.where}: {error.problem}"))
     results.create_folders()
     for note in files.notes(known, predictor):
-        _say(note)
+        say(printable(note))
     start = time.perf_counter()
     images = (
         predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
@@ -125,17 +129,21 @@ def main(config: PredictConfig) -> int:
             if config.json:
                 print(json.dumps(row), flush=True)
     seconds = time.perf_counter() - start
+    for error in bad:
+        results.leave_out(error.where)
     results.finish(table=not config.json)
     if not config.json:
         rate = len(known) / seconds
         print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
-    if left_out:
-        _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
+    if bad:
+        say(f"warning: {len(bad)} of {len(known) + len(bad)} images were left out")
     return 0
 
 
-def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[SurveyedImage], int]":
-    """Finds and reads the images, and returns those that can be used, and how many are left out."""
+def _survey(
+    config: PredictConfig, predictor: "Predictor"
+) -> "tuple[list[SurveyedImage], list[BadExample]]":
+    """Finds and reads the images; returns those that can be used, and the errors of others."""
     from jaxdp.inference import files
 
     folder = pathlib.Path(config.output_dir) if config.output_dir else None
@@ -149,16 +157,10 @@ def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[Survey
     known, bad = files.survey(found, predictor.read)
     if bad and config.on_bad_example == "error":
         raise bad[0]
-    for error in bad:
-        _say(f"warning: {error.where}: {error.problem}")
     if not known:
-        remedy = f"no image is left; those that cannot be read: {len(bad)}"
+        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem}"
         raise ConfigError("on_bad_example", "skip", remedy)
-    return known, len(bad)
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr)
+    return known, bad
 
 
 if __name__ == "__main__":

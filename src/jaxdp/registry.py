@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from jaxdp.parsing import is_finite, printable
+from jaxdp.parsing import is_finite, printable, some
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -30,6 +30,13 @@ Taken = dict[str, tuple[Any, tuple[str, str]]]
 
 ENTRY_POINTS = "jaxdp.plugins"
 _MOST_SHOWN = 500  # characters of a value in a message
+# What other programs call settings.
+_SHORT = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "global_batch_size",
+    "accum": "accumulate_steps",
+}
 # A flag, perhaps with a value; the flags of a command to run stay as they are.
 _FLAG = re.compile(r"python -m [^;]*|--(?P<name>[a-z][a-z-]*)(?: (?P<value>[A-Z0-9][^\s;,]*))?")
 registering_modules: set[str] = set()  # have registered something
@@ -94,14 +101,16 @@ def brief(value: object) -> str:
 
 
 def closest(name: str, candidates: Sequence[str]) -> str | None:
-    """Returns the most similar candidate; None if none is similar."""
+    """Returns the candidate that is meant, or the most similar one; None if none is similar."""
+    if (meant := _SHORT.get(name)) in candidates:
+        return meant
     return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)), None)
 
 
 def nearest(name: str, candidates: Collection[str]) -> str:
-    """Returns a remedy: the closest candidate, if one is similar, and the list of all."""
+    """Returns a remedy: the closest candidate, if one is similar, and the list of the first."""
     close = closest(name, list(candidates))
-    known = ", ".join(sorted(candidates)) or "none"
+    known = some(sorted(candidates), 16) or "none"
     return f"did you mean {close}? known: {known}" if close else f"known: {known}"
 
 

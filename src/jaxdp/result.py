@@ -24,6 +24,7 @@ from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 from jaxdp.rundir.start import create_run
 from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
@@ -168,7 +169,7 @@ class Result:
         """
         is_one, is_path = self._is_one(images), isinstance(images, str | pathlib.Path)
         pixels = files.read_given([images] if is_one or is_path else images, self._predictor)
-        answers = [answer for _, answer in self._predictor(pixels)]
+        answers = files.answers(self._predictor, pixels)
         if self.description.answer == "segmentation" and not probabilities:
             answers = [instances.class_numbers(answer, self.description) for answer in answers]
         if is_one and len(answers) == 1:  # a TIFF file may hold several
@@ -227,11 +228,14 @@ class Result:
             setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
         if data is None:
             self._setup = setup
-        known = [*setup.dataset.splits()]
-        split = split or setup.dataset.evaluation_split or "train"
+        known, name = [*setup.dataset.splits()], setup.config.dataset
+        there = ", ".join([*known, "all"])
+        if split is None:
+            split = setup.dataset.evaluation_split or "train"
+            if split != "test" and len(known) > 1:
+                say(f"note: {name} is evaluated on {split}; it has: {there}")
         if split not in (*known, "all"):
-            there = ", ".join([*known, "all"])
-            remedy = f"there is no split {split!r} in {setup.config.dataset}; there are: {there}"
+            remedy = f"there is no split {split!r} in {name}; there are: {there}"
             raise ConfigError("split", split, remedy)
         state, sums = setup.strategy.restore(self.state), list[Any]()
         for each in known if split == "all" else [split]:

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import read_bytes
 
@@ -63,10 +63,8 @@ def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[st
 def text(changed: Mapping[str, Any]) -> str:
     """Returns e.g. `mynet.py has changed since the run began`; nothing if no file has."""
     names = sorted(changed)
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES]) + f" and {more} more" * (more > 0)
     verb = "has" if len(names) == 1 else "have"
-    return f"{shown} {verb} changed since the run began" if names else ""
+    return f"{some(names, _MOST_NAMES)} {verb} changed since the run began" if names else ""
 
 
 def _name(module: str, path: pathlib.Path) -> str:

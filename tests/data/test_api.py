@@ -374,3 +374,31 @@ def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
     words = "dataset=mine: is for classification, but model or task asks for segmentation"
     with refused(words):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))
+
+
+def test_arrays_that_look_wrong_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    data.from_arrays(IMAGES, LABELS, name="fine")
+    assert capsys.readouterr().err == ""
+    images = IMAGES.copy()
+    images[[3, 20]] = 0
+    data.from_arrays(images, LABELS + 1, name="one")
+    data.from_arrays(images.astype(np.uint16), LABELS, name="deep")
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: one: no training label is 0: class 0 is empty; number the classes from 0 on, e.g."
+        " by labels - labels.min()",
+        "warning: one: 2 of 40 images have equal pixels only, e.g. one train[20]; nothing can be"
+        " learned from them",
+        "warning: deep: 2 of 40 images have equal pixels only, e.g. deep train[20]; nothing can be"
+        " learned from them",
+    ]
+
+
+def test_labels_that_are_text_become_numbers_as_the_error_says() -> None:
+    targets, scope = np.array(["cat", "dog", "ant", "bee"])[LABELS], dict[str, Any]()
+    with refused("targets must be an array of numbers, not an array of <U3; of labels") as caught:
+        data.from_arrays(IMAGES, targets)
+    advice = str(caught.value).split("are text, ")[1].split(" gives")[0]
+    exec(advice, {"np": np, "targets": targets}, scope)
+    dataset = data.from_arrays(IMAGES, scope["numbers"], class_names=scope["texts"].tolist())
+    assert dataset.class_names == ("ant", "bee", "cat", "dog")
+    assert [dataset.class_names[each] for each in read(dataset.train)["labels"]] == targets.tolist()

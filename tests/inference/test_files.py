@@ -1,17 +1,20 @@
 """Pictures of any kind become what a model takes, or one line says why not."""
 
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from runs import answers
 
+import jaxdp
 from jaxdp import predict, train
-from jaxdp.config import DataConfig
-from jaxdp.data import image_file
+from jaxdp.config import DataConfig, TrainConfig
+from jaxdp.data import from_arrays, image_file
 from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import files
+from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 
 RNG = np.random.default_rng(0)
@@ -167,3 +170,59 @@ def test_a_large_photo_is_decoded_as_in_training() -> None:
         answers("run", examples),
         atol=1e-4,
     )
+
+
+def field(values: tuple[int, int], dtype: str) -> np.ndarray:
+    """Bright cells on a tenth of a dark ground."""
+    cells = np.where(RNG.random((64, 64, 1)) < 0.1, *values[::-1])
+    return (cells + RNG.normal(0, 5, cells.shape)).clip(0).astype(dtype)
+
+
+@pytest.mark.parametrize(("values", "dtype"), [((200, 2000), "uint16"), ((20, 200), "uint8")])
+def test_images_that_are_darker_or_inverted_are_warned_of_once(
+    values: tuple[int, int], dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [field(values, dtype) for _ in range(8)]
+    masks = [(image[..., 0] > sum(values) / 2).astype(np.uint8) for image in images]
+    dataset = from_arrays(np.stack(images), np.stack(masks), test=(images[:2], masks[:2]))
+    description = dataset.describe()
+    high = int(description.pixel_range[1]) if description.pixel_range else 255
+
+    def said(new: list[np.ndarray], **settings: Any) -> list[str]:
+        config = TrainConfig(model="unet", **settings)
+        predictor: Any = object.__new__(Predictor)
+        predictor.description, predictor.config, predictor.resized = description, config, True
+        facts = [files.SurveyedImage.of(f"{number}.tif", each) for number, each in enumerate(new)]
+        return list(files.notes(facts, predictor))
+
+    assert said(images) == said([image // 2 for image in images]) == []
+    dark = [images[0], images[1] // 8, images[2] // 8]
+    (line,) = said(dark)
+    assert line.startswith(
+        "warning: pixels of 2 of 3 images are less than a quarter as bright as in"
+    )
+    assert "in 1.tif); scale them, or train with --normalize image" in line
+    assert said(dark, normalize="image") == []
+    (line,) = said([(high - image.astype(int)).clip(0).astype(dtype) for image in images])
+    assert line.startswith("warning: pixels of 8 of 8 images are bright where they are dark in")
+
+
+def test_arrays_that_are_unlike_training_are_warned_of_in_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    images, labels = RNG.random((40, 8, 8, 1), np.float32), np.arange(40) % 2
+    data = from_arrays(images, labels, validation=(images, labels), name="floats")
+    result = jaxdp.Trainer("cnn", data, strategy="single").fit(steps=1)
+    capsys.readouterr()
+    result.evaluate(split="validation")
+    assert capsys.readouterr().err == ""
+    result.evaluate()
+    said = capsys.readouterr().err
+    assert said == "note: floats is evaluated on validation; it has: train, validation, all\n"
+    result.predict(images)
+    assert capsys.readouterr().err == ""
+    result.predict(255 * images)
+    result.predict(RNG.random((3, 28, 28, 1), np.float32))
+    note, scale = sorted(capsys.readouterr().err.splitlines())
+    assert note.startswith("note: 3 of 3 images are not 8x8 pixels: resized")
+    assert scale.startswith("warning: pixels of 40 of 40 images lie far outside the range of")

@@ -122,7 +122,9 @@ def test_classes_of_files_are_those_of_the_test_set(
     assert shown.err == ""
     rows = list(csv.reader(pathlib.Path("kept/predictions.csv").read_text().splitlines()))[1:]
     assert [row[0] for row in rows] == [f"digits/{number:03}.png" for number in range(len(test))]
-    probabilities = np.array([row[1:] for row in rows], float)
+    probabilities = np.array([row[3:] for row in rows], float)
+    for row in rows:  # class names of digits are numbers
+        assert (row[1], row[2]) == (str(np.argmax(row[3:])), max(row[3:]))
     first, second = np.argsort(-probabilities, 1)[:, :2].T
     labels = np.array([test[number]["labels"] for number in range(len(test))])
     _, figures = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
@@ -398,7 +400,7 @@ def test_a_run_in_bfloat16_predicts_in_it(runs: Runs) -> None:
 
 def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
-        save(f"{number}.png", np.full((10, 12, 3), 80 * number, np.uint8))
+        save(f"{number}.png", np.full((10, 12, 3), 80 * number or 5, np.uint8))
     run_predict(runs["digits"], "0.png 1.png 2.png")
     notes = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in notes] == ["note", "note", "warning"]
@@ -413,16 +415,19 @@ def test_broken_images_are_left_out_if_wanted(
 ) -> None:
     save("in/good.png", cells(1)[0])
     pathlib.Path("in/broken.png").write_bytes(pathlib.Path("in/good.png").read_bytes()[:90])
-    run_predict(runs["cells"], "in --output-dir out", 2)
+    run_predict(runs["cells"], "in --output-dir out --on-bad-example error", 2)
     assert "in/broken.png: cannot be read as an image (image file is truncated)" in one_line(capsys)
     assert not pathlib.Path("out").exists()
-    run_predict(runs["cells"], "in --output-dir out --on-bad-example skip")
+    run_predict(runs["cells"], "in --output-dir out --csv out/shares.csv")
     shown = capsys.readouterr()
     assert "in/good.png" in shown.out
     assert "broken" not in shown.out
     assert shown.err.splitlines()[0].startswith("warning: in/broken.png: cannot be read")
     assert shown.err.splitlines()[-1] == "warning: 1 of 2 images were left out"
-    assert len(list(pathlib.Path("out").iterdir())) == 2
+    assert len(list(pathlib.Path("out").iterdir())) == 3
+    header, good, bad = pathlib.Path("out/shares.csv").read_text().splitlines()
+    assert good.startswith("in/good.png,0.")
+    assert bad == "in/broken.png" + "," * header.count(",")
     run_predict(runs["cells"], "in/broken.png --output-dir out --on-bad-example skip", 2)
     assert "no image is left" in capsys.readouterr().err
 
@@ -484,7 +489,7 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
     for _ in range(2):
         run_predict(runs["digits"], "a.png --csv link.csv")
         assert link.is_symlink()
-        assert pathlib.Path("kept/target.csv").read_text().startswith("file,0,1")
+        assert pathlib.Path("kept/target.csv").read_text().startswith("file,class,probability,0,1")
         assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]
 
 

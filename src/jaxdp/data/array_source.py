@@ -70,7 +70,11 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
         raise request.error(f"{name} cannot be made an array: {said}") from error
     if array.dtype.kind not in "fiub" or array.ndim == 0:
         kind = f"an array of {array.dtype}" if array.ndim else type(values).__name__
-        raise request.error(f"{name} must be an array of numbers, not {kind}")
+        remedy = (
+            f"; of labels that are text, texts, numbers = np.unique({name}, return_inverse=True)"
+            " gives numbers, and texts.tolist() the names of the classes"
+        ) * (array.dtype.kind == "U" and "images" not in name)
+        raise request.error(f"{name} must be an array of numbers, not {kind}{remedy}")
     return array
 
 
@@ -111,7 +115,8 @@ def _checked_targets(
     shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
     if targets.shape[1:] != shape:
         wanted = " x ".join(map(str, ("N", *shape)))
-        one_hot = f": of one-hot rows, {name}.argmax(1)" * (targets.ndim == 2)
+        last = len(shape) + 1
+        one_hot = f": of one-hot rows, {name}.argmax({last})" * (targets.ndim == last + 1)
         raise request.error(
             f"{name} has the shape {targets.shape}; for these images it must be {wanted}{one_hot}"
         )

@@ -14,6 +14,7 @@ from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
+from jaxdp.rundir.read import warn
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -70,10 +71,10 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         array_dataset(splits, (), request), name=name, augment=request.config.augment or ()
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
+    dataset = complete(dataset, parts, request)
     if images.dtype == np.uint8:  # all of them, since that takes no reading
         mean, std = moments_of(images[parts["train"][1]])
-        dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
-    dataset = complete(dataset, parts, request)
+        dataset = dataclasses.replace(dataset, mean=mean, std=std)
     # A mask may have classes that the training masks do not have.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
         for index in range(len(source)):
@@ -108,20 +109,17 @@ def _array_splits(
 def array_dataset(
     splits: dict[str, ArraySource], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
-    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown.
-
-    Raises:
-        ConfigError: for instances of anything but masks.
-    """
-    train, instances = splits["train"], request.config.instances
-    if instances and train.field != "masks" and not request.flag:
-        raise request.error("instances=True takes masks of object numbers, integers (N, H, W)")
+    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown."""
+    train = splits["train"]
     classes = 0
     if train.field == "targets":
         classes = train.targets.shape[3]
     elif train.field == "labels":
         highest = [int(source.targets.max(initial=-1)) for source in splits.values()]
         classes = max(highest) + 1
+        if train.targets.min(initial=1):
+            remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
+            warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
     parts: dict[str, Any] = dict(splits)
     return Dataset(
         **parts,
@@ -131,5 +129,5 @@ def array_dataset(
         image_shape=(*train.images.shape[1:3], train.images.shape[3]),
         class_names=class_names,
         dtype=train.images.dtype.name,
-        instances=instances and train.field == "masks",
+        instances=request.config.instances and train.field == "masks",
     )

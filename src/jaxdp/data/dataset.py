@@ -200,6 +200,12 @@ class DatasetInfo:
     pixel_range: tuple[float, float] | None = None
     instances: bool = False
 
+    def stored_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns mean and standard deviation per channel, as pixels are stored."""
+        low, high = self.pixel_range or (0.0, 255.0)
+        scale = (high - low) / 255
+        return low + scale * np.array(self.mean), scale * np.array(self.std)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description(DatasetInfo):

@@ -1,15 +1,20 @@
 """Finds the image files in a folder."""
 
+import collections
 import os
 import pathlib
 
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
 
 SUFFIXES = (
     *(".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm"),
     *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
+
+# Suffixes of pictures that are not read.
+_UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
 def is_hidden(name: str) -> bool:
@@ -47,6 +52,16 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
             path for path in paths if path.suffix.lower() in SUFFIXES and os.path.isfile(path)
         ]
     return images
+
+
+def warn_of_unread(folder: pathlib.Path) -> None:
+    """Warns of pictures of kinds that are not read."""
+    names = (name for _, _, files in os.walk(folder) for name in files)
+    count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
+    kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
+    if kinds:
+        known = " ".join(SUFFIXES)
+        warn(f"{folder}: {', '.join(kinds)} are not read; save them as one of {known}")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample
 from jaxdp.data.request import NOT_GIVEN, Request
+from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
@@ -100,14 +101,13 @@ def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
         raise _ask(dataset, "one class only; give --num-classes", "num_classes")
     if count <= 2 * len(classes) and (count <= _MOST_UNDECLARED or count == declared):
         return count
-    listed = ", ".join(map(str, classes[:6])) + ", ..." * (len(classes) > 6)
     ways = ["--mask-values binary if 0 is background and everything else class 1"]
     if len(numbers) <= _MOST_LISTED:
         ways.insert(0, f"--mask-values {','.join(map(str, numbers))} if each is a class")
     ways.append("--instances if they are numbers of objects")
     if not wide:
         ways.append(f"--num-classes {count} if they are class numbers")
-    held = f"{len(classes)} values up to {classes[-1]} ({listed})"
+    held = f"{len(classes)} values up to {classes[-1]} ({some(classes, 6)})"
     raise _ask(dataset, f"{held}; give {', or '.join(ways)}")
 
 

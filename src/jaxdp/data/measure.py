@@ -18,6 +18,7 @@ from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.data.resize import Resize
 from jaxdp.data.split import Split
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
 from jaxdp.runtime import platform
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
@@ -185,10 +186,13 @@ def _sample(
 ) -> PixelStatistics:
     """Returns the sums over evenly spaced examples of a split."""
     indices = _evenly(len(split), _SAMPLE if name == "train" else _SMALL_SAMPLE)
+    constant = list[str]()
     drawn = -(-_RANGE_PIXELS // len(indices)) if dataset.dtype != "uint8" else 0
 
     def look(index: int) -> tuple[int, PixelStatistics]:
         image = split.unchecked(index)["images"]
+        if image.size and not np.ptp(image):
+            constant.append(split.name(index))
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             raise BadExample(split.name(index), NOT_FINITE)
         return index, PixelStatistics.of(image, drawn, index)
@@ -204,6 +208,10 @@ def _sample(
             problem = f"its images have the shape {part.shape}, not {wanted}"
             raise BadExample(split.name(index), problem)
     assert whole is not None
+    if constant:
+        held = f"{len(constant)} of {len(indices)} images have equal pixels only"
+        remedy = "nothing can be learned from them"
+        warn(f"{dataset.name}: {held}, e.g. {min(constant)}; {remedy}")
     if len(sizes) > 1 and not several_sizes and not request.config.image_size:
         examples = [f"{each} is {height}x{width}" for (height, width), each in sizes.items()]
         side = int(np.median([min(size) for size in sizes]))

@@ -15,7 +15,7 @@ from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
 from jaxdp.data.splits import Part, choose_splits
-from jaxdp.parsing import printable
+from jaxdp.parsing import printable, some
 from jaxdp.registry import ConfigError
 
 
@@ -148,7 +148,7 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
         return dataset
     remedy = ""
     if dataset.class_names:
-        known = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
+        known = some(dataset.class_names)
         remedy = f"the classes of {name} have names already ({known}); leave it out"
     elif dataset.task not in ("classification", "segmentation"):
         remedy = f"{name} has no classes, but targets for {dataset.task}; leave it out"

@@ -95,6 +95,12 @@ class Split:
         """Returns what an example is called: its file, or its split and index."""
         return self.source.name(self._source_index(index)) or f"{self.where}[{index}]"
 
+    def size(self, index: int) -> tuple[int, ...]:
+        """Returns height and width of an image without padding."""
+        if self.resize is None or self.resize.kind != "pad":
+            return self._fields["images"][0][:2]
+        return np.shape(self.source[self._source_index(index)]["images"])[:2]
+
     def labels(self) -> np.ndarray:
         """Returns the label of each example, int64; -1 for one that is left out."""
         if self.skip:

@@ -10,38 +10,57 @@ import numpy as np
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
 _SECTIONS = 10  # of consecutive pages, if one file holds all
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
-# Usual names of splits.
-_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
+# Usual names of splits, case aside.
+_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("val", "validation", "valid", "dev"),
+    "test": ("test", "testing"),
+}
 
 # A source, and the indices of its examples that a split has.
 Part = tuple[BaseSource, np.ndarray]
+
+
+def usual_names(usual: Sequence[str], available: Collection[str]) -> list[str]:
+    """Returns which of the available names are usual ones, case aside, the most usual first."""
+    ordered = sorted(available, reverse=True)  # small letters first
+    return [name for each in usual for name in ordered if name.lower() == each]
 
 
 def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     """Returns which of the available splits to train, validate and test on: those that the settings
     name, which are not checked, and others that go by their usual names; none if there are none.
 
+    Prints which names are read as what, where that needs to be said.
+
     Raises:
         ConfigError: if there is nothing to train or to evaluate on.
     """
     named, chosen = request.named_splits, dict[str, str]()
+    said = list[str]()
     for split, name in named.items():
         # Training data may also be named as test data; nothing else is used twice.
         taken = () if split == "train" else named.values()
-        usual = [each for each in _NAMES[split] if each in available and each not in taken]
+        usual = [each for each in usual_names(_NAMES[split], available) if each not in taken]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
+            if chosen[split] not in (split, "val", name):
+                said.append(f"{usual[0]} is read as {split}")
+        said += [f"{each} is not read" for each in usual[1:]]
     lacks, splits = f"{request.config.dataset} has no", ", ".join(available) or "none"
     if chosen and "train" not in chosen:
-        remedy = f"training data (its splits: {splits}); add or name a split"
+        remedy = f"training data (its splits: {splits}); add or name one or put classes in train/"
         raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
     if chosen.keys() == {"train"} and request.validation_share is None:
         remedy = f"test data (its splits: {splits}); add or name a split, or give --validation 0.1"
         raise ConfigError("test_split", NOT_GIVEN, f"{lacks} {remedy}")
+    if said:
+        say(f"note: {request.config.dataset}: {', '.join(said)}")
     return chosen
 
 

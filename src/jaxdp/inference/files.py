@@ -16,14 +16,19 @@ from PIL import Image
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
 from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_header
-from jaxdp.data.sources import Description
 from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 from jaxdp.runtime import platform
 
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
+_DARK = 4  # times as dark as a dataset, with as much less contrast
+# How pixels differ from a dataset, and the remedy.
+_OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
+_DARKER = ("are less than a quarter as bright as in", "scale them, or train with --normalize image")
+_INVERTED = ("are bright where they are dark in", "are these images inverted?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,23 +128,45 @@ def check_names(files: Iterable[ImageFile]) -> None:
             raise ConfigError("", file, remedy)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyedImage:
-    """Facts of a file that was read.
+    """Facts of an image that was read.
 
     Attributes:
+        file: an `ImageFile`, or the name of an array.
         size: height and width.
         changes: what became of the image as it was read, e.g. `image_file.GREYED`.
         span: the least and the largest pixel, but for 0.1% on both sides where pixels have more
             than 8 bits.
+        mean, std: of all pixels.
         pixels: of the first images as far as they take little memory together.
     """
 
-    file: ImageFile
+    file: Any
     size: tuple[int, ...]
     changes: tuple[str, ...]
     span: tuple[float, float]
+    mean: float
+    std: float
     pixels: np.ndarray | None = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(
+        cls, file: Any, pixels: np.ndarray, changes: tuple[str, ...] = (), *, keep: bool = False
+    ) -> "SurveyedImage":
+        """Returns the facts of pixels (height, width, channels)."""
+        low, high = pixels.min(), pixels.max()
+        if pixels.dtype != np.uint8:
+            low, high = np.percentile(pixels, (0.1, 99.9))
+        return cls(
+            file=file,
+            size=pixels.shape[:2],
+            changes=changes,
+            span=(float(low), float(high)),
+            mean=float(pixels.mean(dtype=np.float64)),
+            std=float(pixels.std(dtype=np.float64)),
+            pixels=pixels if keep else None,
+        )
 
 
 def survey(
@@ -161,11 +188,10 @@ def survey(
             pixels, changes = read(file.picture)
         except BadExample as error:
             return error
-        low, high = np.percentile(pixels, (0, 100) if pixels.dtype == np.uint8 else (0.1, 99.9))
         with lock:
             free -= pixels.nbytes
-            kept = pixels if free >= 0 else None
-        return SurveyedImage(file, pixels.shape[:2], changes, (float(low), float(high)), kept)
+            keep = free >= 0
+        return SurveyedImage.of(file, pixels, changes, keep=keep)
 
     # Decoding leaves the interpreter's lock.
     with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
@@ -176,30 +202,40 @@ def survey(
     )
 
 
+def answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Returns the answers to arrays, and warns of images unlike the training set."""
+    known, found = list[SurveyedImage](), list[np.ndarray]()
+    for pixels, answer in predictor(images):
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
+        found.append(answer)
+    for note in notes(known, predictor):
+        say(note)
+    return found
+
+
 def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]:
     """Yields, once of each kind, what happens to the images before the model sees them, or should
     have happened, and whether tiles stand for them.
     """
     height, width, _ = predictor.description.image_shape
     changed: dict[str, list[SurveyedImage]] = collections.defaultdict(list)
+    unlike: dict[tuple[str, str], list[SurveyedImage]] = collections.defaultdict(list)
     for image in known:
         for change in image.changes:
             changed[change].append(image)
         if predictor.resized and image.size != (height, width):
             size = f"not {height}x{width} pixels: resized, as the model was trained at that size"
             changed[size].append(image)
+        if difference := _difference(image, predictor):
+            unlike[difference].append(image)
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
-        example = images[0].file
-        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {example})"
-    low, high = _expected(predictor.description)
-    outside = [image for image in known if image.span[0] < low or image.span[1] > high]
-    if outside:
-        darkest, brightest = outside[0].span
+        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].file})"
+    for (difference, remedy), images in unlike.items():
+        darkest, brightest = images[0].span
         yield (
-            f"warning: pixels of {len(outside)} of {len(known)} images lie far outside the range of"
-            f" the run's dataset (e.g. {darkest:g} to {brightest:g} in {outside[0].file}); are"
-            " these images on its scale?"
+            f"warning: pixels of {len(images)} of {len(known)} images {difference} the run's"
+            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].file}); {remedy}"
         )
     if any(predictor.needs_tiles(image.size) for image in known) and predictor.reach is None:
         yield (
@@ -209,10 +245,20 @@ def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]
         )
 
 
-def _expected(description: Description) -> tuple[float, float]:
-    """Returns the range of pixels that are on the scale of a dataset."""
+def _difference(image: SurveyedImage, predictor: Predictor) -> tuple[str, str] | None:
+    """Returns how an image differs from the statistics of the training set, and the remedy."""
+    description = predictor.description
+    means, stds = description.stored_moments()
+    low, high = description.pixel_range or (0.0, 255.0)
+    lowest, highest = np.min(means - _FAR * stds), np.max(means + _FAR * stds)
     if description.pixel_range is not None:
-        low, high = description.pixel_range
-        return low - (high - low) / 2, high + (high - low) / 2
-    mean, far = np.array(description.mean), _FAR * np.array(description.std)
-    return float(np.min(mean - far)), float(np.max(mean + far))
+        lowest, highest = low - (high - low) / 2, high + (high - low) / 2
+    if image.span[0] < lowest or image.span[1] > highest:
+        return _OUTSIDE
+    if predictor.config.normalize != "channel":
+        return None  # brightness does not matter, or the statistics are of other images
+    mean, std = means.mean(), stds.mean()
+    if image.mean < mean / _DARK and image.std < std / _DARK:
+        return _DARKER
+    off = abs(image.mean - mean)
+    return _INVERTED if off > max(std, 2 * abs(low + high - image.mean - mean)) else None

@@ -196,10 +196,7 @@ class Predictor:
     @functools.cached_property
     def reach(self) -> int | None:
         """How many pixels the network sees far; None if no tile can stand for the whole image."""
-        # With a range of stored values, mean and deviation are in units of 0 to 255.
-        low, high = self.description.pixel_range or (0.0, 255.0)
-        mean = low + (high - low) / 255 * np.array(self.description.mean)
-        std = (high - low) / 255 * np.array(self.description.std)
+        mean, std = self.description.stored_moments()
         if self._normalize_first:
             mean, std = np.zeros_like(mean), np.ones_like(std)
         return reach.measure(self._network, self._plain.fit, mean.tolist(), std.tolist())

@@ -69,11 +69,11 @@ class Results:
         self._top_k = top_k
         self._mask_values = mask_values
         self._rows: list[Row] = []
-        self._cells: list[Any] = [  # of the CSV file
-            ("file", "objects", "mean_area_pixels")
-            if description.instances
-            else ("file", *description.class_names)
-        ]
+        columns = ("objects", "mean_area_pixels")
+        if not description.instances:
+            columns = ("class", "probability") if kind == "classification" else ()
+            columns += description.class_names
+        self._cells: list[Any] = [("file", *columns)]  # of the CSV file
 
     def create_folders(self) -> None:
         """Makes sure that there are folders for the results, and that files can be written there.
@@ -103,6 +103,10 @@ class Results:
         self._cells.append([str(file), *cells])
         return self._rows[-1]
 
+    def leave_out(self, file: str) -> None:
+        """Adds the line of a file that cannot be read to the CSV file."""
+        self._cells.append([file, *[""] * (len(self._cells[0]) - 1)])
+
     def _classes(self, probabilities: np.ndarray) -> tuple[Row, list[Any]]:
         most_likely = np.argsort(-probabilities, kind="stable")[: self._top_k]
         names = self._description.class_names
@@ -110,7 +114,8 @@ class Results:
             {"class": names[index], "probability": round(float(probabilities[index]), 6)}
             for index in most_likely
         ]
-        return {"classes": classes}, [f"{value:.6f}" for value in probabilities]
+        every = [f"{value:.6f}" for value in probabilities]
+        return {"classes": classes}, [names[most_likely[0]], every[most_likely[0]], *every]
 
     def _pixels(self, file: ImageFile, answer: np.ndarray) -> tuple[Row, list[Any]]:
         assert self._folder is not None

@@ -1,12 +1,12 @@
 """Checks weights that come from files, and casts them to the dtypes of a model's arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-_NAMES_SHOWN = 5
+from jaxdp.parsing import some
 
 
 def fit_weights(
@@ -55,9 +55,3 @@ def _is_floating(array: Any) -> bool:
 def shape_text(shape: tuple[int, ...]) -> str:
     """Returns a shape as errors show it."""
     return "x".join(map(str, shape)) or "scalar"
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns the first few of some names, and how many more there are."""
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.sources import IGNORE_LABEL
+from jaxdp.data.dataset import IGNORE_LABEL
+from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
+_LONGEST_NAME = 36  # characters of a title
 ROWS = 3  # examples shown, evenly spaced over the test set
 
 
@@ -29,7 +31,7 @@ def draw(
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
-        source: the test split.
+        source: the split that was evaluated, which the picture names.
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
         separate: from the outputs for an image to instance labels, for instance segmentation.
@@ -60,13 +62,16 @@ def draw(
     else:
         truths = examples["targets"]
         predicted = (outputs.clip(0, 1) * 255).round().astype(np.uint8)
-    pixel_range = getattr(source, "pixel_range", None)
-    images, truths = (
-        np.asarray(center_crop(each, outputs.shape[1:3])) for each in (examples["images"], truths)
-    )
-    rows = [
-        [pictures.stretch(pictures.as_picture(image, pixel_range)), color(truth), color(found)]
-        for image, truth, found in zip(images, truths, predicted, strict=True)
-    ]
+    grid, answered = examples["images"].shape[1:3], outputs.shape[1:3]
+    images, truths = (center_crop(each, answered) for each in (examples["images"], truths))
+    rows = list[list[tuple[str, np.ndarray]]]()
+    for index, image, truth, found in zip(indices, images, truths, predicted, strict=True):
+        sides = zip(source.size(index), grid, answered, strict=True)
+        # Padding, which is at the bottom and right, is no part of the image.
+        height, width = (max(side - (have - want) // 2, 1) for side, have, want in sides)
+        name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
+        shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
+        row = [(name, shown), ("truth", color(truth)), ("prediction", color(found))]
+        rows.append([(title, picture[:height, :width]) for title, picture in row])
     path = directory / "predictions.png"
-    return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), path)}
+    return {"predictions": pictures.plot_rows(rows, path, valid_text(source.where))}

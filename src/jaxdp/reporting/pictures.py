@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from jaxdp.reporting import fonts
 from jaxdp.rundir.write import replacing
 
 _COLORS = 18  # of instances, which take them in turn
@@ -95,22 +96,22 @@ def stretch(image: np.ndarray) -> np.ndarray:
 
 
 def plot_rows(
-    rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path: pathlib.Path
+    rows: Sequence[Sequence[tuple[str, np.ndarray]]], path: pathlib.Path, caption: str
 ) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column.
+    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption.
 
     Returns the drawing as uint8 (H, W, 3).
     """
-    height, width = rows[0][0].shape[:2]
-    size = (2.6 * len(titles), 2.6 * height / width * len(rows) + 0.4)
-    with matplotlib.rc_context({"font.size": 11}):
+    ratios = [picture.shape[0] / picture.shape[1] for (_, picture), *_ in rows]
+    size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
+    with fonts.without_warnings({"font.size": 11, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(rows), len(titles), squeeze=False)
-        for axes, picture in zip(grid.flat, itertools.chain(*rows), strict=True):
+        figure.suptitle(caption, fontsize=12)
+        grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
+        for axes, (title, picture) in zip(grid.flat, itertools.chain(*rows), strict=True):
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
-        for axes, title in zip(grid[0], titles, strict=True):
-            axes.set_title(title, fontsize=12)
+            axes.set_title(title, fontsize=9)
         return save(figure, path)
 
 

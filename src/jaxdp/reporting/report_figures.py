@@ -1,6 +1,5 @@
 """Draws the report's figures with Matplotlib, as SVG in the fonts and colors of the page."""
 
-import dataclasses
 import io
 import itertools
 import re
@@ -8,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
 from markupsafe import Markup, escape
 from matplotlib import ticker
 from matplotlib.figure import Figure
@@ -52,23 +50,6 @@ _HEIGHT = 218
 _PANEL = (60 / _WIDTH, 30 / _HEIGHT, 306 / _WIDTH, 174 / _HEIGHT)  # left, bottom, width, height
 
 
-@dataclasses.dataclass(frozen=True)
-class XAxis:
-    """What curves can be drawn over; the reader of the page chooses one.
-
-    Attributes:
-        key: step, epoch or time.
-        title: below the axis.
-        unit: seconds in a unit of time, 1 for all else.
-        end: of the axis, in its unit.
-    """
-
-    key: str
-    title: str
-    unit: Number
-    end: Number
-
-
 def compact(value: Number, _: object = None) -> str:
     """Returns a number in a few characters."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -77,23 +58,8 @@ def compact(value: Number, _: object = None) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-def x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
-    """Returns the x axes that are known for all runs with rows."""
-    known = [run.axes for run in runs if run.rows]
-    found = []
-    for key in ("step", "epoch", "time"):
-        if known and all(key in axes for axes in known):
-            end = float(max(axes[key][1][-1] for axes in known))
-            title, unit = key, 1
-            if key == "time":
-                name, unit = ("minutes", 60) if end > 600 else ("seconds", 1)
-                title = f"training time, {name}"
-            found.append(XAxis(key, title, unit, end / unit or 1))
-    return found
-
-
-def figures(runs: Sequence[RunRecord], axes: Sequence[XAxis]) -> list[tuple[str, list[Markup]]]:
-    """Returns captions, and a drawing over each x axis, of everything that the runs measured."""
+def figures(runs: Sequence[RunRecord]) -> list[tuple[str, Markup]]:
+    """Returns captions, and a drawing over the steps, of everything that the runs measured."""
     metric = runs[0].metric
     captions = {"loss": "loss", metric: metric.replace("_", " ")} | _CAPTIONS
     drawn = []
@@ -106,12 +72,12 @@ def figures(runs: Sequence[RunRecord], axes: Sequence[XAxis]) -> list[tuple[str,
         ]
         curves = [curve for curve in curves if curve[2]]
         if curves:
-            drawn.append((caption, [_draw(name, caption, curves, x_axis) for x_axis in axes]))
+            drawn.append((caption, _draw(name, caption, curves)))
     return drawn
 
 
-def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]], x_axis: XAxis) -> Markup:
-    """Returns curves of (run, split, steps, values) over an x axis, with marks for events."""
+def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
+    """Returns curves of (run, split, steps, values), with marks for events."""
     texts: list[Markup] = []  # of elements, for readers who point at them
 
     def look(run: RunRecord, text: str) -> dict[str, Any]:
@@ -119,26 +85,23 @@ def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]], x_axis: XA
         texts.append(title.format(run.color, run.name, text))
         return {"gid": f"line-{len(texts) - 1}", "color": _RUN, "clip_on": False}
 
-    def x(run: RunRecord, steps: Any) -> Any:
-        return np.interp(steps, *run.axes[x_axis.key]) / x_axis.unit
-
     with matplotlib.rc_context(_STYLE):
         canvas = Figure((_WIDTH / 72, _HEIGHT / 72))  # a point of Matplotlib is a unit of the SVG
         axes: Any = canvas.add_axes(_PANEL)
         for run, split, steps, values in curves:
             dotted = len(values) <= (1 if split == "train" else _DOTTED)
             style = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
-            axes.plot(x(run, steps), values, **style, **look(run, split))
+            axes.plot(steps, values, **style, **look(run, split))
         for run in dict.fromkeys(run for run, *_ in curves):
             for step, text in run.marks:
                 style = {"linestyle": ":", "linewidth": 1}
                 style |= {"marker": "v", "markersize": 6, "markevery": [-1]}
-                axes.axvline(x(run, step), **style, **look(run, text))
-        axes.set(xlabel=x_axis.title, xlim=(0, x_axis.end))
+                axes.axvline(step, **style, **look(run, text))
+        axes.set(xlabel="step", xlim=(0, max(run.steps for run, *_ in curves) or 1))
         axes.tick_params(length=0, pad=5)
         axes.grid(clip_on=False)  # identifiers of clip paths would be the same in all drawings
         _scale(axes, name, [value for *_, values in curves for value in values])
-        return _svg(canvas, texts, x_axis.key, caption)
+        return _svg(canvas, texts, caption)
 
 
 def _scale(axes: Any, name: str, values: Sequence[Number]) -> None:
@@ -155,7 +118,7 @@ def _scale(axes: Any, name: str, values: Sequence[Number]) -> None:
     axes.yaxis.set_major_formatter(ticker.PercentFormatter(1) if share else compact)
 
 
-def _svg(canvas: Figure, texts: Sequence[Markup], key: str, caption: str) -> Markup:
+def _svg(canvas: Figure, texts: Sequence[Markup], caption: str) -> Markup:
     """Returns a drawing whose lines have the colors of their runs, and texts to point at."""
 
     def group(found: re.Match[str]) -> str:
@@ -165,7 +128,7 @@ def _svg(canvas: Figure, texts: Sequence[Markup], key: str, caption: str) -> Mar
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     content = buffer.getvalue().partition("<svg")[2].partition(">")[2]
-    head = f'<svg class="over {key}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
     head += f' aria-label="{escape(caption)}">'
     body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, content)
     return Markup(head + body.replace(_RUN, "var(--k)"))

@@ -19,7 +19,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.parsing import is_finite, resolved
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.progress import metric_text
-from jaxdp.reporting.report_figures import COLORS, compact, figures, x_axes
+from jaxdp.reporting.report_figures import COLORS, compact, figures
 from jaxdp.reporting.report_runs import SPLITS, RunRecord
 from jaxdp.rundir.read import Row, read_bytes
 from jaxdp.rundir.write import check_file, replace_file
@@ -104,13 +104,11 @@ def _section(runs: list[RunRecord]) -> dict[str, Any]:
         for name, value in known[0].items()
         if all(settings[name] == value for settings in known)
     }
-    axes = x_axes(runs)
     return {
         "runs": runs,
         "differing": [name for name in known[0] if name not in (*shared, *_HAVE_COLUMNS)],
         "shared": shared,
-        "figures": figures(runs, axes),
-        "axes": axes,
+        "figures": figures(runs),
     }
 
 

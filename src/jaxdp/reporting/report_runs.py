@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from jaxdp import deprecation, tasks
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite
@@ -159,24 +157,6 @@ class RunRecord:
                 images = sum(predicted.values())
                 accuracy = predicted.get(name, 0) / images if images else None
                 found.setdefault(name, {})[f"accuracy, {self.held_out}"] = accuracy
-        return found
-
-    @functools.cached_property
-    def axes(self) -> dict[str, tuple[Any, Any]]:
-        """By x axis, as far as the folder says it: steps, and positions, linear in between.
-
-        Seconds are the time of the steps alone, without evaluation, saving and compilation.
-        """
-        end = max(self.steps, 1)
-        found: dict[str, tuple[Any, Any]] = {"step": ([0, end], [0, end])}
-        examples, batch = self.dataset.get("examples", {}), self.fact("global_batch_size")
-        if is_finite(batch) and examples.get("train", 0) >= batch > 0:
-            steps_per_epoch = examples["train"] // batch  # the rest of an epoch is dropped
-            found["epoch"] = ([0, end], [0, end / steps_per_epoch])
-        steps, paces = self.series("train", "step_seconds")
-        if steps:
-            seconds = np.cumsum(np.diff(steps, prepend=0) * paces)
-            found["time"] = ([0, *steps], [0, *seconds])
         return found
 
     @property

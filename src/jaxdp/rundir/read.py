@@ -137,9 +137,14 @@ def rows_count(count: int) -> str:
 
 def warn(text: str) -> None:
     """Prints a warning on standard error, the same one once."""
-    if text not in _warned:
-        _warned.add(text)
-        warn_again(text)
+    say(f"warning: {text}")
+
+
+def say(line: str) -> None:
+    """Prints a line on standard error, the same one once."""
+    if line not in _warned:
+        _warned.add(line)
+        sys.stderr.write(f"{printable(line)}\n")
 
 
 def warn_again(text: str) -> None:

@@ -19,8 +19,9 @@ from jaxdp.inference.saved_model import read_checkpoint, read_description
 from jaxdp.inference.weights import read_weights
 from jaxdp.model_check import abstract_model, array_shapes
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
-from jaxdp.models.weights import fit_weights, some
+from jaxdp.models.weights import fit_weights
 from jaxdp.objects import NOTHING, Objects
+from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import array_name

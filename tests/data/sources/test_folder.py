@@ -44,7 +44,7 @@ def test_class_folders_under_train_and_another(folder: str, part: str) -> None:
 
 
 def test_train_val_and_test_are_three_splits() -> None:
-    for split, count in (("train/", 4), ("val/", 3), ("test/", 2), ("dev/", 1)):
+    for split, count in (("train/", 4), ("val/", 3), ("test/", 2), ("third/", 1)):
         write(classes("a", "b", split=split, count=count))
 
     def counts(**settings: Any) -> list[int]:
@@ -52,9 +52,9 @@ def test_train_val_and_test_are_three_splits() -> None:
 
     assert counts() == [8, 6, 4]
     assert counts(validation="none") == [8, 4]
-    assert counts(validation="dev") == [8, 2, 4]
+    assert counts(validation="third") == [8, 2, 4]
     assert counts(test_split="val") == [8, 6]
-    assert counts(train_split="dev", test_split="val") == [2, 6]
+    assert counts(train_split="third", test_split="val") == [2, 6]
     with refused(r"--validation 0.25: .* has validation data of its own; leave the share out"):
         counts(validation="0.25")
     (ROOT / "val").rename(ROOT / "more")

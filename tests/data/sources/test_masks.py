@@ -259,7 +259,7 @@ LABELLED = {f"{name}/{number}.png": NUMBERS for name in "ab" for number in range
             "images holds 1 images and .*masks no masks; a mask has the name of its image",
         ),
         (
-            {"images/a.png": NUMBERS, "masks/a_mask.png": NUMBERS},
+            {"images/a.png": NUMBERS, "masks/b.png": NUMBERS},
             {},
             "no mask has the name of an image",
         ),

@@ -144,6 +144,16 @@ def test_arrays_that_do_not_fit_are_one_line(changed: dict[str, Any], message: s
             r"train_masks has the shape \(20, 5, 5\); .* must be N x 5 x 4",
         ),
         (
+            split(IMAGES, noise(0, 20, 5, 4, 3, high=2), "masks"),
+            {},
+            r"must be N x 5 x 4: of one-hot rows, train_masks\.argmax\(3\)",
+        ),
+        (
+            split(IMAGES, np.eye(4)[LABELS], "labels"),
+            {},
+            r"must be N: of one-hot rows, train_labels\.argmax\(1\)",
+        ),
+        (
             split(IMAGES, noise(0, 20, 5, 4), "targets"),
             {"num_classes": 3},
             "--num-classes 3: .* have 1 channels",

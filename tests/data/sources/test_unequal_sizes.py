@@ -12,8 +12,11 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.config import DataConfig
+from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.data.resize import Resize, pad
-from jaxdp.data.sources import IGNORE_LABEL, open_dataset
+from jaxdp.data.sources import open_dataset
+from jaxdp.reporting import outcome, pictures
+from jaxdp.tasks.segmentation import Segmentation
 
 SIZES = [(20, 30), (41, 18), (20, 33), (7, 5), (20, 30), (20, 30)]
 
@@ -47,6 +50,48 @@ def test_images_with_masks_are_padded(augment: Any, side: int) -> None:
     )
     assert dataset.mean == pytest.approx(pixels.mean(0), abs=1e-3)  # of the real pixels alone
     assert dataset.std == pytest.approx(pixels.std(0), abs=1e-3)
+
+
+@pytest.mark.parametrize("lost", [0, 8])  # pixels at each border that a network does not answer
+def test_pictures_of_predictions_show_no_padding_and_name_what_they_show(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, root = [(20, 30), (41, 18), (33, 33)], pairs([(20, 30), (41, 18), (33, 33)])
+    for kind in ("images", "masks"):
+        path = root / "test" / kind / "1.png"
+        path.rename(path.with_name("1 $\\b$ \u8a9e.png"))
+    drawn: list[Any] = []
+
+    def plot(rows: Any, path: pathlib.Path, caption: str) -> Any:
+        drawn.append((rows, caption))
+        return plot_rows(rows, path, caption)
+
+    plot_rows = pictures.plot_rows
+    monkeypatch.setattr(pictures, "plot_rows", plot)
+
+    def predict(images: np.ndarray) -> np.ndarray:
+        count, height, width, _ = images.shape
+        return np.zeros((count, height - 2 * lost, width - 2 * lost, 3), np.float32)
+
+    outcome.draw(
+        pathlib.Path(),
+        title="",
+        task=Segmentation(3),
+        source=opened(root).test,
+        sums={},
+        predict=predict,
+    )
+    ((rows, caption),) = drawn
+    assert caption == "folder:set test"
+    names = ["0.png", "1 $\\b$ \u8a9e.png", "2.png"]
+    assert [[title for title, _ in row] for row in rows] == [
+        [name, "truth", "prediction"] for name in names
+    ]
+    for row, (height, width) in zip(rows, sizes, strict=True):
+        # All are padded to 48x48 pixels.
+        shown = tuple(min(side, 48 - lost) - lost for side in (height, width))
+        assert {picture.shape[:2] for _, picture in row} == {shown}
+    assert_array_equal(rows[0][0][1], noise(0, 20, 30, 3)[lost:, lost:])
 
 
 def test_equal_sizes_are_left_unless_a_crop_is_larger() -> None:

@@ -71,6 +71,8 @@ def open_dataset(
     """
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
+    if os.path.isdir(name) and name not in names():
+        raise ConfigError("dataset", name, f"is a folder; did you mean folder:{name}?")
     request = Request(config, argument, tuple(tasks))
     return open_found(_datasets[name](request), request, kind_of)
 

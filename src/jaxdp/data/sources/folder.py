@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,19 +12,28 @@ from typing import Any
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
+from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
-from jaxdp.data.splits import name_splits
-from jaxdp.parsing import resolved
+from jaxdp.data.splits import name_splits, usual_names
+from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say, warn
 from jaxdp.runtime import platform
 
 _FORM = (
     "should hold a folder of pictures for each class, or the folders images and masks; either of"
     " them under train, val and test, or not"
 )
+
+# Usual names of the folders of images and of masks, case aside; the last ones are nnU-Net's.
+_IMAGES = ("images", "imagestr")
+_MASKS = ("masks", "labels", "annotations", "segmentations", "labelstr")
+_OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
+# Ends of names that an image and its mask need not share.
+_END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
+_FIRST_CHANNEL = "_0000"  # ends nnU-Net's names of images
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -34,9 +44,9 @@ def folder(request: Request) -> Dataset:
     """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of
     each class is test data.
 
-    A class is a folder of images, at any depth; a mask has the name of its image. Hidden files and
-    other kinds of files do not count. The pages of a TIFF file are examples. The headers of all
-    files decide channels and depth.
+    A class is a folder of images, at any depth; a mask has the name of its image. Other usual names
+    are understood, which one line says. Hidden files and other kinds of files do not count. The
+    pages of a TIFF file are examples. The headers of all files decide channels and depth.
 
     Raises:
         ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
@@ -44,8 +54,9 @@ def folder(request: Request) -> Dataset:
     path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
+    warn_of_unread(path)
     folders = _split_folders(request, path)
-    has_masks = _holds_pairs(next(iter(folders.values())))
+    has_masks = bool(_pair_folders(next(iter(folders.values()))))
     task = request.choose("segmentation" if has_masks else "classification")
     class_names: tuple[str, ...] = ()
     if has_masks:
@@ -184,28 +195,62 @@ def _labelled(
         if unknown:
             where = f"{folder} has classes of which {first} has no picture"
             raise request.error(f"{where}: {unknown}")
+        if missing := sorted({*classes, *names} - {*present}):
+            warn(f"{folder} holds no picture of {some(missing)}")
         files[split] = [(image, names.index(name)) for name in present for image in classes[name]]
     return files, names
 
 
-def _holds_pairs(folder: Path) -> bool:
-    """Returns whether images and masks are there, or one of them and nothing else."""
-    present, kinds = _subfolders(folder), {"images", "masks"}
-    return kinds <= {*present} or (bool(present) and kinds > {*present})
+def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
+    """Returns the folder of images and the folder of masks, or one folder twice if the names of
+    its files say which are masks; None for anything else.
+    """
+    present = _subfolders(folder)
+    images, masks = (usual_names(names, present) for names in (_IMAGES, _MASKS))
+    # One of them and nothing else is an error in the other.
+    if (images and masks) or (len(present) == 1 and (images or masks)):
+        return folder / [*images, "images"][0], folder / [*masks, "masks"][0]
+    if not present and any(_OF_MASK.search(file.stem) for file in find_images(folder)):
+        return folder, folder
+    return None
 
 
 def _pairs(request: Request, folder: Path) -> list[File]:
-    images, masks = (_by_stem(request, folder / kind) for kind in ("images", "masks"))
+    places = _pair_folders(folder) or (folder / "images", folder / "masks")
+    images, masks = (_by_stem(request, place) for place in places)
+    said = f"{places[0].name}/ holds the images, {places[1].name}/ the masks"
+    if places[0] == places[1]:
+        said = "files called NAME_mask or the like are masks, and all others images"
+        masks = {stem: images.pop(stem) for stem in masks if _OF_MASK.search(stem)}
     if not images or not masks:
         raise request.error(
-            f"{folder / 'images'} holds {len(images) or 'no'} images and {folder / 'masks'}"
+            f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
+    # Only the suffixes of JPEG begin so.
+    if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
+        warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
+    if said != "images/ holds the images, masks/ the masks":
+        say(f"note: {request.config.dataset}: {said}")
+    _rename_masks(images, masks)
     if not images.keys() & masks.keys():
         names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return [(images.get(stem), masks.get(stem)) for stem in sorted(images.keys() | masks.keys())]
+
+
+def _rename_masks(images: Mapping[str, Path], masks: dict[str, Path]) -> None:
+    """Gives masks the names of their images, where these differ only in their usual ends.
+
+    Masks and images of equal names stay pairs.
+    """
+    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
+    for stem in [stem for stem in images if stem not in masks]:
+        core = _END.sub("", stem)
+        for name in (core, core.removesuffix(_FIRST_CHANNEL)):
+            if name in unpaired and stem not in masks:
+                masks[stem] = masks.pop(unpaired.pop(name))
 
 
 def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
@@ -232,5 +277,4 @@ def _listed(path: Path) -> str:
         for entry in sorted(path.iterdir())
         if not is_hidden(entry.name)
     ]
-    more = f" and {len(entries) - 5} more" * (len(entries) > 5)
-    return ", ".join(entries[:5]) + more or "nothing"
+    return some(entries) or "nothing"
