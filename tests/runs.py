@@ -11,6 +11,7 @@ import pytest
 import jaxdp
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.config import ShardingConfig
 from jaxdp.inference import files
 from jaxdp.training.reader import MEASURED
 
@@ -70,6 +71,18 @@ def answers(
     """
     predictor = jaxdp.load(run_dir, **options).predictor(tile=tile, devices=options.get("devices"))
     return [answer for _, answer in predictor(files.read_given(images, predictor))]
+
+
+def evaluated(run_dir: str | pathlib.Path, **sharding: Any) -> tuple[int, dict[str, float]]:
+    """Returns the step of the best checkpoint and its metrics on test data, or on validation data
+    without.
+
+    Args:
+        **sharding: settings of `ShardingConfig`.
+    """
+    result = jaxdp.load(run_dir, devices=sharding.get("devices"))
+    result.config = result.config.replace(**ShardingConfig.of(**sharding).flat())
+    return result.step, result.evaluate(split=result.description.final_split)
 
 
 def run_train(flags: str) -> int:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
+from runs import evaluated
 
 import jaxdp
-from jaxdp import convert, evaluate, models, train
+from jaxdp import convert, models, train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.inference.weights import read_weights
 from jaxdp.models.reference_weights import load_reference_weights, reference_names
@@ -73,14 +74,14 @@ def test_exports_are_what_the_run_evaluates(
     trained: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Averaged weights and a normalization per image: both belong to what was trained."""
-    step, figures = evaluate.evaluate(trained, devices=2)
+    step, figures = evaluated(trained, devices=2)
     run_convert(f"export {trained} --output out/weights.safetensors")
     run_convert(f"export {trained} --output program.stablehlo")
     assert f"step {step} of {trained}" in capsys.readouterr().out
 
     flags = "--run-dir again --model-kwargs depth=8 alpha=6 --normalize image"
     run_convert(f"import out/weights.safetensors {flags}")
-    imported_step, imported = evaluate.evaluate("again", devices=2)
+    imported_step, imported = evaluated("again", devices=2)
     assert imported_step == 0
     assert imported == pytest.approx(figures, rel=1e-6)
     # Training goes on from there, in another folder's settings.

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from example_files import refused, write
 from PIL import Image
-from runs import answers
+from runs import answers, evaluated
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import convert, evaluate, predict, train
+from jaxdp import convert, predict, train
 from jaxdp.inference import saved_model
 from jaxdp.reporting import outcome
 from jaxdp.rundir.layout import RunDirectory
@@ -80,7 +80,7 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     assert 0 < content["pixel_range"][0] < 2000 < 11000 < content["pixel_range"][1] < 14000
     capsys.readouterr()
 
-    _, metrics = evaluate.evaluate("run")
+    _, metrics = evaluated("run")
     assert metrics["iou"] > 0.9
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert metrics == pytest.approx(summary["metrics"]["test"], rel=1e-4)
@@ -195,7 +195,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     )
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert (summary["metrics"]["test"]["examples"], summary["skipped_examples"]) == (2, {})
-    _, metrics = evaluate.evaluate("run")
+    _, metrics = evaluated("run")
     assert metrics == pytest.approx(summary["metrics"]["test"], rel=1e-4)
     assert "note" not in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ import yaml
 from example_files import write
 from numpy.testing import assert_array_equal
 from PIL import Image
+from runs import evaluated
 
 from jaxdp import evaluate, predict, train
 from jaxdp.config.values import MaskValues
@@ -75,7 +76,7 @@ def test_masks_that_one_line_asks_about_train_as_it_says(
     trained = json.loads(pathlib.Path("run/summary.json").read_text())["metrics"]["test"]
     assert trained["iou/cell"] > 0.8
     # Reads the masks in the same way.
-    assert evaluate.evaluate("run")[1] == pytest.approx(trained, rel=1e-4)
+    assert evaluated("run")[1] == pytest.approx(trained, rel=1e-4)
     pathlib.Path("slides").rename("others")
     assert evaluate.main(["run", "--dataset", "folder:others", "--split", "test", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iou/cell"] == pytest.approx(

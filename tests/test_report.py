@@ -16,13 +16,12 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
 from jaxdp import report
-from jaxdp.reporting import confusion, report_figures, report_page
+from jaxdp.reporting import report_figures, report_page
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 BROWSER = next(
@@ -400,15 +399,6 @@ def test_metrics_of_classes_are_a_table_with_a_row_for_each() -> None:
     (whole,) = [table for table in page.tables if table[0] == ["", "train", "test"]]
     assert [row[0] for row in whole[1:]] == ["loss", "iou", "examples"]
     assert "<details open><summary>each of 2 classes" in page.content
-    folder, names = write_run("classes"), ["cat", 'dog, "small"', "鳥", "never seen"]
-    counts = np.array([[8.0, 2, 0, 0], [0, 5, 0, 0], [1, 3, 6, 0], [0, 0, 0, 0]])
-    confusion.write(counts, names, folder / "plots/confusion.csv")
-    (table,) = written(folder).tables_of("class")
-    shares = ["accuracy, test", "80.00%", "100.00%", "60.00%", "–"]
-    assert table == [list(row) for row in zip(["class", *names], shares, strict=True)]
-    for broken in (b"\xff\xfe", b"actual,predicted,images\na,b\n", b"x\n", b""):
-        (folder / "plots/confusion.csv").write_bytes(broken)
-        assert not written(folder).tables_of("class")
 
 
 def test_what_befell_a_run_is_a_table_and_marked_on_its_curves() -> None:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdp import command_line
-from jaxdp.config import REQUIRED, PartsConfig, Settings, TrainConfig, WorkersConfig, setting
+from jaxdp.config import (
+    REQUIRED,
+    PartsConfig,
+    SavedRunConfig,
+    TrainConfig,
+    WorkersConfig,
+    setting,
+)
 from jaxdp.parsing import printable, resolved, some
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.rundir.write import check_file, replace_file
@@ -37,24 +44,14 @@ class ImportConfig(PartsConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig(Settings):
-    """The run and the file to write."""
+class ExportConfig(SavedRunConfig):
+    """The file to write."""
 
-    run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
     output: str = setting(
         REQUIRED,
         "file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored "
         "in, outputs out, any batch size; class names and normalization are in "
         "NAME.stablehlo.json)",
-    )
-    step: int | None = setting(
-        None, "step of the checkpoint (default: the best by validation data, or the last)"
-    )
-    plugins: tuple[str, ...] = setting(
-        (),
-        "Python files or modules that the run was trained with; names that only the run's folder "
-        "holds are not imported, since they are code of the folder's author",
-        metavar="FILE.py|MODULE",
     )
 
 

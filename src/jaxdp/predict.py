@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
-from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting
+from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, SavedRunConfig, at_most, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
@@ -25,15 +25,13 @@ DESCRIPTION = "Predict with a trained model on images of any size, on all device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictConfig(Settings):
+class PredictConfig(SavedRunConfig):
     """The run, the images and the results."""
 
+    # Again, since it comes before the images.
     run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
     paths: tuple[str, ...] = setting(
         (), "images, and folders to search for images", metavar="PATH ...", positional=True
-    )
-    step: int | None = setting(
-        None, "step of the checkpoint (default: the best by validation data, or the last)"
     )
     on_bad_example: Literal["error", "skip"] = setting(
         "skip",
@@ -66,12 +64,6 @@ class PredictConfig(Settings):
         512,
         "segmentation, regression: side of the tiles in which larger images are predicted, "
         "in pixels; small tiles grow until the result is that of the whole image",
-    )
-    plugins: tuple[str, ...] = setting(
-        (),
-        "Python files or modules that the run was trained with; names that only the run's folder "
-        "holds are not imported, since they are code of the folder's author",
-        metavar="FILE.py|MODULE",
     )
     devices: int | None = setting(
         None,

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from runs import answers
+from runs import answers, evaluated
 
 import jaxdp
-from jaxdp import evaluate, predict, train
+from jaxdp import predict, train
 from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
@@ -127,7 +127,7 @@ def test_classes_of_files_are_those_of_the_test_set(
         assert (row[1], row[2]) == (str(np.argmax(row[3:])), max(row[3:]))
     first, second = np.argsort(-probabilities, 1)[:, :2].T
     labels = np.array([test[number]["labels"] for number in range(len(test))])
-    _, figures = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
+    _, figures = evaluated(runs["digits"], strategy="single", devices=1)
     assert np.mean(first == labels) == pytest.approx(figures["accuracy"])
     assert "digits/359.png" in shown.out
     assert re.search(r"^[\d,.]+ images/s, compilation included$", shown.out, re.MULTILINE)
@@ -378,7 +378,7 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     digit = open_dataset("digits").test[0]["images"]
     best, first, last = (answers(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12))
     assert np.abs(first - last).max() > 1e-3
-    step, _ = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
+    step, _ = evaluated(runs["digits"], strategy="single", devices=1)
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:

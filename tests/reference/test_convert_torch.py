@@ -5,8 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 from flax import nnx
+from runs import evaluated
 
-from jaxdp import convert, evaluate, models
+from jaxdp import convert, models
 from jaxdp.models.reference_weights import reference_names
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference` has it")
@@ -36,7 +37,7 @@ def test_a_checkpoint_of_pytorch_becomes_a_run(wrapped: bool) -> None:
         "w.pth",
     )
     assert convert.main("import w.pth --run-dir run --model-kwargs depth=8 alpha=6".split()) == 0
-    step, figures = evaluate.evaluate("run")
+    step, figures = evaluated("run")
     assert (step, figures["examples"]) == (0, 360)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fault_table import RecordFault
 from process_group import environment
-from runs import assert_same_run, rows, run_train, summary
+from runs import assert_same_run, evaluated, rows, run_train, summary
 
 from jaxdp import evaluate
 from jaxdp.callbacks.progress import Progress
@@ -119,7 +119,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
 
     # The same figure, on other devices and under other strategies.
     for strategy, devices in (("pmap", 8), ("sharded", 3), ("single", 1)):
-        step, figures = evaluate.evaluate("run", strategy=strategy, devices=devices)
+        step, figures = evaluated("run", strategy=strategy, devices=devices)
         assert step == done["result"]["step"] == done["best"]["step"]
         assert figures["examples"] == 360
         assert figures["accuracy"] == done["metrics"]["test"]["accuracy"]

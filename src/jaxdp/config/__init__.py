@@ -22,6 +22,7 @@ from jaxdp.config.model import (
     TaskConfig,
 )
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
+from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (
     OBJECT,
     REQUIRED,

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import REQUIRED, Settings, setting
 from jaxdp.config.values import POSITIVE
 
 
@@ -110,4 +110,20 @@ class RunConfig(Settings):
         POSITIVE,
         metavar="SECONDS",
         saved=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavedRunConfig(Settings):
+    """The run that a command reads."""
+
+    run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
+    step: int | None = setting(
+        None, "step of the checkpoint (default: the best by validation data, or the last)"
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        """Python files or modules that the run was trained with; names that only the run's folder
+        holds are not imported, since they are code of the folder's author""",
+        metavar="FILE.py|MODULE",
     )

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from jaxdp import csv_text
 from jaxdp.reporting import fonts, pictures
-from jaxdp.rundir.read import read_text
 from jaxdp.rundir.write import replace_file
 
 _MOST_COUNTS = 30  # classes whose counts are legible in the cells
@@ -28,20 +27,19 @@ def plot(
     Returns the drawing as uint8 (H, W, 3).
 
     Up to 30 classes have their counts in the cells. More than 60 classes have as many names as are
-    legible. Numbers from 0 stand for names that Matplotlib's fonts cannot show.
+    legible.
     """
     count = len(class_names)
-    has_counts, has_names = count <= _MOST_COUNTS, fonts.can_show("".join(class_names))
-    names = class_names if has_names else [*map(str, range(count))]
+    has_counts = count <= _MOST_COUNTS
     labels = [
-        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in names
+        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        for name in class_names
     ]
     ticks = range(0, count, count // (_MOST_NAMES + 1) + 1)
     longest = max(map(len, labels))
     side = min(0.5 * count + 3.5, 13.5) + 0.08 * longest
     notes = [textwrap.fill(title, int(_LETTERS_AN_INCH * side))]
     notes += [] if has_counts else ["counts are in confusion.csv"]
-    notes += [] if has_names else ["numbers stand for names that Matplotlib's fonts cannot show"]
     style = {"font.size": 11 if has_counts else 9, "text.parse_math": False}
     with fonts.without_warnings(style):
         figure = Figure((side + 0.8, side), layout="constrained")
@@ -73,18 +71,3 @@ def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path)
     ]
     path.parent.mkdir(exist_ok=True)
     replace_file(path, csv_text.write([_COLUMNS, *rows]))
-
-
-def read(path: pathlib.Path) -> dict[str, dict[str, int]]:
-    """Returns what `write` wrote: the number of images by actual and predicted class.
-
-    Raises:
-        ValueError: if the file cannot be read or holds something else.
-    """
-    counts: dict[str, dict[str, int]] = {}
-    names, *rows = csv_text.read(read_text(path)) or [[]]
-    if names != _COLUMNS:
-        raise ValueError(f"{path} has other columns than {','.join(_COLUMNS)}")
-    for actual, predicted, images in rows:
-        counts.setdefault(actual, {})[predicted] = int(images)
-    return counts

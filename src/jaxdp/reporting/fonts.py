@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import matplotlib
-from matplotlib import font_manager
 
 
 @contextlib.contextmanager
@@ -15,12 +14,3 @@ def without_warnings(style: Any) -> Iterator[None]:
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
-
-
-def can_show(text: str) -> bool:
-    """Whether the fonts of Matplotlib's setting `font.family` have each character."""
-    known = {ord("\n")}
-    for family in matplotlib.rcParams["font.family"]:
-        path = font_manager.findfont(font_manager.FontProperties(family=[family]))
-        known |= set(font_manager.get_font(path).get_charmap())
-    return set(map(ord, text)) <= known

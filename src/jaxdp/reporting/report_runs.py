@@ -11,7 +11,6 @@ from jaxdp import deprecation, tasks
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import confusion
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row, read_object, read_rows, rows_count
 
@@ -142,21 +141,13 @@ class RunRecord:
 
     @functools.cached_property
     def classes(self) -> dict[str, dict[str, Any]]:
-        """Metrics of single classes by class and by title, e.g. `iou, test`; accuracies are those
-        of the confusion matrix.
-        """
+        """Metrics of single classes by class and by title, e.g. `iou, test`."""
         found: dict[str, dict[str, Any]] = {}
         for split, metrics in self.metrics.items():
             for name, value in metrics.items():
                 kind, slash, class_name = name.partition("/")
                 if slash:
                     found.setdefault(class_name, {})[f"{kind}, {split}"] = value
-        with contextlib.suppress(ValueError):  # not every run has such a file
-            counts = confusion.read(self.folder / "plots/confusion.csv")
-            for name, predicted in counts.items():
-                images = sum(predicted.values())
-                accuracy = predicted.get(name, 0) / images if images else None
-                found.setdefault(name, {})[f"accuracy, {self.held_out}"] = accuracy
         return found
 
     @property
