@@ -385,7 +385,9 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
     assert "\x9b" not in said
     assert "\\x1b[31mred" in said
     text = pathlib.Path("classes.csv").read_text()
-    assert text.splitlines()[0] == "file,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
+    assert (
+        text.splitlines()[0] == "file,class,probability,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
+    )
     assert all(line.startswith("'=1+1.png,") for line in text.splitlines()[1:])
     cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
     assert not any(cell.startswith(("=", "@", "+")) for cell in cells)

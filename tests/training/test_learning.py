@@ -136,6 +136,20 @@ def test_the_default_optimizer_of_a_small_set_is_adamw(
     assert setup.learning_rates.max() == pytest.approx(peak, rel=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("instances", "expected"), [(False, ("adamw", 0.001)), (True, ("nesterov", None))]
+)
+def test_masks_have_a_rate_of_their_own_and_instances_keep_sgd(
+    instances: bool, expected: tuple[str, float | None]
+) -> None:
+    images, masks = np.zeros((24, 16, 16, 1), np.uint8), np.zeros((24, 16, 16), np.uint8)
+    masks[:, 4:8, 4:8], masks[:, 10:14, 4:8] = 1, int(instances) + 1
+    dataset = data.from_arrays(images, masks, instances=instances)
+    kwargs = {"base_channels": 4, "levels": 2}
+    config = jaxdp.Trainer("unet", dataset, model_kwargs=kwargs, devices=1).config
+    assert (config.optimizer, config.learning_rate) == expected
+
+
 @pytest.mark.parametrize(("examples", "optimizer"), [(36, "adamw"), (600, "nesterov")])
 def test_folders_have_the_default_of_their_size(examples: int, optimizer: str) -> None:
     folder = write(split_classes(examples))
@@ -201,7 +215,7 @@ def few(kind: str) -> tuple[dict[str, Any], data.Dataset]:
     for source in data.load("digits").splits().values():
         labels = np.asarray(source.labels())
         chosen = np.concatenate([np.flatnonzero(labels == label)[:12] for label in range(3)])
-        images = np.stack([source[number]["images"] * 15 for number in chosen])
+        images = np.stack([source[number]["images"] * 15 for number in chosen.tolist()])
         splits.append((images.repeat(4, 1).repeat(4, 2), labels[chosen]))
     return {"model": "cnn"}, data.from_arrays(*splits[0], validation=splits[1])
 

@@ -58,7 +58,7 @@ class OptimizationConfig(Settings):
     optimizer: str | None = setting(
         None,
         """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion (default: nesterov;
-        adamw at 0.0003 for a training set of your own with less than 512 examples, unless you give
+        adamw for a training set of your own with less than 512 examples, unless you give
         --learning-rate, --lr-scaling or --optimizer-kwargs)""",
         resume="start",
         each_fit=False,

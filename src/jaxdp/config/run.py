@@ -115,7 +115,7 @@ class RunConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavedRunConfig(Settings):
-    """The run that a command reads."""
+    """The run."""
 
     run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
     step: int | None = setting(
