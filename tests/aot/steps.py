@@ -16,7 +16,7 @@ MODELS: dict[str, tuple[Case, Case]] = {
     "pyramidnet20": ({"model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}}, CIFAR),
     "unet": (
         {"model": "unet", "task": "segmentation"},
-        {"shape": (128, 128, 3), "images": 80_000, "examples": 4},
+        {"shape": (128, 128, 3), "images": 160_000, "examples": 4},
     ),
     "resnet50": (
         {"model": "resnet", "model_kwargs": {"depth": 50}},
