@@ -115,8 +115,8 @@ def _leave_out(config: TrainConfig, reason: str) -> None:
 def run(
     configs: Sequence[TrainConfig], folder: pathlib.Path, steps: int | None, repeats: int
 ) -> int:
-    """Measures the cells, writes their records, prints a table, and returns the
-    command's exit code.
+    """Measures the cells, writes their records, prints a table, and returns the command's exit
+    code.
 
     Args:
         folder: of bench.jsonl, which grows.

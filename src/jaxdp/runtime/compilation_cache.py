@@ -60,11 +60,11 @@ def enable() -> None:
 
 
 def release_programs() -> None:
-    """Has JAX forget all compiled programs if they fill half of the memory maps that Linux allows a
-    process: one more than that, and it dies.
+    """Has JAX forget all compiled programs once this process has half of the memory maps that Linux
+    allows: a process that needs more than all of them dies.
 
-    `jax.pmap` (0.10 to 0.12) keeps those of functions that are gone. One that is called again is
-    compiled again, or read from the cache.
+    `jax.pmap` (0.10 to 0.12) keeps the programs of functions that are gone. A program that is
+    called again is compiled again, or read from the cache.
     """
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
