@@ -16,16 +16,27 @@ from jaxdp.config.keywords import TrainKeywords
 
 FILE = pathlib.Path(inspect.getfile(TrainKeywords))
 OWN = ("model", "dataset", "task", "callbacks")  # parameters of Trainer itself
-OBJECTS = {"optimizer": "GradientTransformation", "learning_rate": "Callable[[Any], Any]"}
+OBJECTS = {
+    "optimizer": "GradientTransformation",
+    "learning_rate": "Callable[[Any], Any]",
+    "init_from": "Path | Result",
+    "resume": "str | Path | Result",
+}
 HEAD = '''"""Keywords of `Trainer` and `Trainer.fit` for editors and type checkers.
 
 Written by tests/test_keywords.py from the declarations of `TrainConfig`.
 """
 
+from __future__ import annotations  # Result is not imported
+
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from optax import GradientTransformation  # pyright: ignore[reportMissingTypeStubs]
+
+if TYPE_CHECKING:
+    from jaxdp.result import Result
 
 
 class TrainKeywords(TypedDict, total=False):

@@ -2,17 +2,34 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from flax import nnx
 
 from jaxdp import models
 from jaxdp.components import create_task
+from jaxdp.config import TrainConfig
 from jaxdp.inference.saved_model import read_description, restore
 from jaxdp.registry import ConfigError
 from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform
+from jaxdp.trainer import Trainer
+
+
+class LoadedResult(Result):
+    """The result of a run in a folder, which can go on."""
+
+    def trainer(self, **settings: Any) -> Trainer:
+        """Returns a trainer with the settings of the run, whose `fit` continues it.
+
+        Where the run had objects, such as `data`, they are given again.
+        """
+        defaults = TrainConfig().plain()
+        given = {name: v for name, v in self.config.plain().items() if v != defaults[name]}
+        given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
+        return Trainer(**given | settings)
 
 
 def load(
@@ -23,7 +40,7 @@ def load(
     plugins: Sequence[str] = (),
     devices: int | None = None,
     deterministic: bool = False,
-) -> Result:
+) -> LoadedResult:
     """Returns the result of a run from its folder; the dataset need not be there to predict.
 
     Args:
@@ -54,7 +71,7 @@ def load(
         raise ConfigError("model", config.model, remedy)
     saved_step, state = restore(directory, config, description, step, model)
     summary = directory.read("summary.json")
-    return Result(
+    return LoadedResult(
         config,
         description,
         create_task(config, description),

@@ -14,6 +14,7 @@ from jaxdp.config import OBJECT, TrainConfig, facts_of, fields
 from jaxdp.data.dataset import Dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, shown
+from jaxdp.rundir.read import say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Objects:
         loss: a loss function `(outputs, targets) -> (N,)` instead of a task.
         optimizer: has its own learning rate.
         schedule: learning rate as a function of the step.
+        weights: to start from: what they are called, arrays by name, and the classes.
     """
 
     model: nnx.Module | None = None
@@ -34,9 +36,11 @@ class Objects:
     loss: Callable[..., Any] | None = None
     optimizer: optax.GradientTransformation | None = None
     schedule: optax.Schedule | None = None
+    weights: tuple[str, Mapping[str, Any], tuple[str, ...]] | None = None
 
 
 NOTHING = Objects()  # everything by name
+_PER_DEVICE = {nnx.BatchNorm, nnx.Dropout}
 
 
 def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
@@ -65,6 +69,8 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
         objects["task" if is_task else "loss"] = task
         values["task"] = task.name if is_task else None
     _take_optimizer(values, objects)
+    if isinstance(values.get("init_from"), tuple):
+        objects["weights"], values["init_from"] = values["init_from"], OBJECT
     return TrainConfig.of(**values), Objects(**objects)
 
 
@@ -78,6 +84,13 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
     named = models.recipe_of(model)
     values["model"], values["model_kwargs"] = named or (type(model).__name__, {})
     modules = [module for _, module in nnx.iter_modules(model)]
+    kinds = {type(module) for module in modules} & _PER_DEVICE
+    if kinds:
+        names = " and ".join(sorted(f"nnx.{kind.__name__}" for kind in kinds))
+        say(
+            f"note: {names} in a model sees the examples of one device only, so that results depend"
+            " on the number of devices; the layers of jaxdp.models.layers do not"
+        )
     mode, remat = values.get("batch_norm"), values.get("remat", "none")
     if str(mode or "replica") != "replica" and any(isinstance(m, nnx.BatchNorm) for m in modules):
         remedy = (

@@ -47,6 +47,7 @@ class Result:
         summary: what summary.json holds.
         history: rows of metrics.jsonl.
         run_dir: folder of the run; None if nothing was written.
+        position: what a run needs besides the state to continue.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Result:
         self._task = task
         self._load_state = load_state
         self._setup = setup
+        self.position: Mapping[str, Any] = {}
         self._state: TrainState | None = None
 
     @classmethod
@@ -85,7 +87,7 @@ class Result:
                 raise ConfigError("", "", problem)
             return restore(directory, config, description, None, setup.objects.model)[1]
 
-        return cls(
+        result = cls(
             config,
             description,
             setup.recipe.task,
@@ -95,6 +97,8 @@ class Result:
             setup=setup,
             run_dir=None if directory is None else directory.path,
         )
+        result.position = outcome.position
+        return result
 
     @classmethod
     def untrained(cls, setup: Setup) -> "Result":

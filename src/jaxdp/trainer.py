@@ -8,6 +8,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
+import pathlib
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +34,7 @@ from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
+from jaxdp.step.state import model_arrays
 from jaxdp.training import defaults, model_size, summary
 from jaxdp.training.loop import RunOutcome
 from jaxdp.training.run import Run
@@ -87,6 +90,7 @@ class Trainer:
         given = {"model": model, "callbacks": words, **settings}
         given |= {"dataset": data} if data is not None else {}
         given |= {"task": task} if task is not None else {}
+        given["init_from"] = _starting_from(settings.get("init_from"))
         config, objects = resolve(given)
         devices_lib.ensure(
             config.devices, deterministic=config.deterministic, precision=config.precision
@@ -97,7 +101,7 @@ class Trainer:
         platform.check_precision(config.precision)
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
-        self._progress = progress
+        self._progress, self._has_fitted = progress, False
         # As given: the defaults depend on the batch size, and on the run that is resumed.
         given = ("batch_norm", "optimizer", "learning_rate")
         self._given = {name: getattr(config, name) for name in given}
@@ -114,9 +118,11 @@ class Trainer:
         raise TypeError("a Trainer is not pickled; create it where it trains")
 
     def fit(self, **settings: Unpack[TrainKeywords]) -> "Result":
-        """Trains from the initial weights to the end.
+        """Trains from the initial weights to the end, or with `run_dir` resumes the run that is
+        there.
 
-        With `run_dir`, resumes the run that is there.
+        `fit(resume=result, epochs=40)` continues a result, up to 40 epochs in all, and
+        `fit(resume=folder)` the run in a folder.
 
         A run that is complete already returns its result. A warning says so if settings or code
         have changed.
@@ -139,7 +145,11 @@ class Trainer:
         """
         from jaxdp.result import Result
 
-        setup = self._reconfigured(settings) if settings else self.setup
+        given, before = _continuing(settings)
+        setup = self._reconfigured(given) if given else self.setup
+        if self._progress and self._has_fitted and not before and setup.config.run_dir is None:
+            say("trains anew from the initial weights; fit(resume=result) continues a result")
+        self._has_fitted = True
         run_dir, default = setup.config.run_dir, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         saves = run_dir is not None and default
         numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
@@ -153,6 +163,7 @@ class Trainer:
                     signals,
                     writes=run_dir is not None,
                     progress=self._progress,
+                    before=before,
                 )
         except StoppedAtStart:
             say(STOPPED_AT_START)
@@ -192,6 +203,7 @@ def run_setup(
     writes: bool,
     progress: bool = True,
     started: float | None = None,
+    before: RunOutcome | None = None,
 ) -> RunOutcome:
     """Begins or resumes a run, and trains.
 
@@ -201,6 +213,7 @@ def run_setup(
         writes: whether to write a run directory, by default one that is named by the settings.
         progress: whether to show progress on standard error.
         started: when the run began for its user, by `time.perf_counter`; by default now.
+        before: the outcome that the run continues in memory.
     """
     started = time.perf_counter() if started is None else started
     devices_lib.check_alive(setup.strategy.devices)
@@ -216,7 +229,8 @@ def run_setup(
             if primary:
                 cleanup.enter_context(directory.exclusive())
         cleanup.enter_context(setup.strategy.started(setup))
-        return Run(setup, group, chosen, directory, signals=signals, started=started).execute()
+        times: Any = {"signals": signals, "started": started, "before": before}
+        return Run(setup, group, chosen, directory, **times).execute()
 
 
 def _all_callbacks(
@@ -234,6 +248,32 @@ def _all_callbacks(
         )
     chosen += own
     return [*chosen, RunRecord()] if writes else chosen
+
+
+def _starting_from(given: Any) -> Any:
+    """Returns `init_from` for settings: a path, or the weights of a result in memory."""
+    if hasattr(given, "run_dir"):
+        if given.run_dir is None:
+            return repr(given), model_arrays(given.state), given.description.class_names
+        given = given.run_dir
+    return str(given) if isinstance(given, pathlib.Path) else given
+
+
+def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome | None]:
+    """Returns the settings of `fit` with the folder of what they resume as `run_dir`, and the
+    outcome of a result in memory that they resume.
+    """
+    given: dict[str, Any] = dict(settings)
+    resume: Any = given.get("resume")
+    if hasattr(resume, "run_dir"):
+        if resume.run_dir is None:
+            del given["resume"]
+            kept: Any = {"rows": resume.history, "position": resume.position}
+            return given, RunOutcome(resume.status, resume.step, resume.state, **kept)
+        resume = resume.run_dir
+    if isinstance(resume, pathlib.Path) or os.path.isdir(resume or ""):
+        given |= {"run_dir": str(resume), "resume": "must"}
+    return given, None
 
 
 def _signature() -> inspect.Signature:

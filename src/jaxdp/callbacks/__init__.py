@@ -199,6 +199,8 @@ class CallbackList:
             error.add_note(f"in callback {_name(callback)}, {hook}")
             raise
         except Exception as error:
+            if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study awaits
+                raise
             raise CallbackError(
                 f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
             ) from error

@@ -3,10 +3,16 @@
 Written by tests/test_keywords.py from the declarations of `TrainConfig`.
 """
 
+from __future__ import annotations  # Result is not imported
+
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from optax import GradientTransformation  # pyright: ignore[reportMissingTypeStubs]
+
+if TYPE_CHECKING:
+    from jaxdp.result import Result
 
 
 class TrainKeywords(TypedDict, total=False):
@@ -57,7 +63,7 @@ class TrainKeywords(TypedDict, total=False):
     clip_norm: float | None
     label_smoothing: float
     ema_decay: float
-    init_from: str | None
+    init_from: str | Path | Result | None
     freeze: str | None
     workers: int | None
     slices: int | None
@@ -65,7 +71,7 @@ class TrainKeywords(TypedDict, total=False):
     staleness: int | None
     ray_address: str | None
     run_dir: str | None
-    resume: Literal["auto", "never", "must"]
+    resume: Literal["auto", "never", "must"] | str | Path | Result
     eval_every: int | None
     checkpoint_every: int | None
     keep: int

@@ -19,7 +19,7 @@ from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.sources import Description
 from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.registry import ConfigError
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import TrainState, model_arrays
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
 
@@ -105,12 +105,8 @@ def about(config: TrainConfig, description: Description) -> dict[str, Any]:
 
 def to_safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     """Returns a file of weights, averaged ones where the run has them."""
-    leaves = jax.tree_util.tree_leaves_with_path(state.ema or (state.params, state.batch_stats))
-    arrays = {
-        # Without the position in the pair.
-        jax.tree_util.keystr(path[1:], simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in leaves
-    }
+    named = model_arrays(state).items()
+    arrays = {name.replace("/", "."): np.asarray(leaf) for name, leaf in named}
     facts = json.dumps(about(config, description))
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": facts})
 

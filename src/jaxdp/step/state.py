@@ -14,8 +14,6 @@ import optax
 from flax import nnx, struct
 from jaxtyping import Array, Bool
 
-from jaxdp.registry import ConfigError
-
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
 _GROWTH_INTERVAL, _FIRST_LOSS_SCALE = 2000, 2.0**15
@@ -66,6 +64,7 @@ class TrainState:
         graphdef: the model without its arrays.
         random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for
             one that is called with a key for each example.
+        others: variables of the model's own kinds, such as constants; no step changes them.
     """
 
     step: Leaf
@@ -76,6 +75,7 @@ class TrainState:
     loss_scale: LossScale | Any  # None except for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
     random: tuple[tuple[tuple[Any, ...], bool], ...] = struct.field(pytree_node=False, default=())
+    others: Tree = struct.field(default_factory=dict)
 
 
 @struct.dataclass
@@ -117,19 +117,7 @@ def create_train_state(
 
     Random streams of its own stay behind: a train step brings one key per example, or where the
     model takes none, new streams.
-
-    Raises:
-        ConfigError: for a model with variables that are neither parameters, batch statistics nor
-            random streams.
     """
-    others = nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat, nnx.RngState)))
-    if jax.tree.leaves(others):
-        where = "/".join(map(str, next(iter(nnx.to_flat_state(others)))[0]))
-        raise ConfigError(
-            "model",
-            type(model).__name__,
-            f"its {where} is neither nnx.Param, nnx.BatchStat nor a random stream",
-        )
     random: tuple[Any, ...] = ()
     if takes_keys(model):
         nnx.pop(model, nnx.RngState)
@@ -138,7 +126,8 @@ def create_train_state(
             (path, isinstance(leaf, nnx.RngKey))
             for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.RngState))
         )
-    graphdef, params, batch_stats, _ = nnx.split(model, nnx.Param, nnx.BatchStat, nnx.RngState)
+    kinds = (nnx.Param, nnx.BatchStat, nnx.RngState, ...)
+    graphdef, params, batch_stats, _, others = nnx.split(model, *kinds)
     params, batch_stats = nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
     return TrainState(
         step=jnp.asarray(np.zeros((), np.int32)),
@@ -151,6 +140,7 @@ def create_train_state(
         else None,
         graphdef=graphdef,
         random=random,
+        others=nnx.to_pure_dict(others),
     )
 
 
@@ -159,6 +149,12 @@ def array_name(path: Any) -> str:
     `units/0/convs/1/kernel`.
     """
     return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def model_arrays(state: TrainState) -> dict[str, Leaf]:
+    """Returns parameters and batch statistics by name, averages if the state has them."""
+    leaves = jax.tree_util.tree_leaves_with_path(state.ema or (state.params, state.batch_stats))
+    return {array_name(path[1:]): leaf for path, leaf in leaves}  # without the place in the pair
 
 
 def all_finite(tree: Tree) -> Bool[Array, ""]:
@@ -182,14 +178,14 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
         key: from which random streams of the model's own begin, in training.
     """
     if not state.random:
-        return nnx.merge(state.graphdef, params, batch_stats, copy=True)
+        return nnx.merge(state.graphdef, params, batch_stats, state.others, copy=True)
     key = jax.random.key(0) if key is None else key
     streams = {
         path: jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32)
         for number, (path, is_key) in enumerate(state.random)
     }
     nested = nnx.traversals.unflatten_mapping(streams)
-    return nnx.merge(state.graphdef, params, batch_stats, nested, copy=True)
+    return nnx.merge(state.graphdef, params, batch_stats, nested, state.others, copy=True)
 
 
 def fingerprint(state: TrainState) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,9 +10,10 @@ from jaxtyping import Array, Float
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, Losses, Task
+from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio
 
-LossFunction = Callable[[Array, Array], Array]
+LossFunction = Callable[[Array, Array], Any]
+_EXTRA = "of_loss/"  # before the name of a value that the function returns with its losses
 
 
 def from_loss(
@@ -28,10 +30,12 @@ def from_loss(
     directory, the state with the lowest validation `loss` is the result, otherwise the last one.
 
     Args:
-        function: (outputs, targets) -> losses (batch, ...), in JAX. Losses with more dims than one,
-            such as one per pixel, are averaged per example. Targets are int32 labels (batch,),
-            int32 masks (batch, height, width) or float32 images with values of 0 to 1 (batch,
-            height, width, channels), as `kind` says; masks and images are cropped to the outputs,
+        function: (outputs, targets) -> losses (batch, ...), in JAX; or a pair of these and a dict
+            of other values (batch, ...), whose means over the examples are metrics. Losses with
+            more dims than one, such as one per pixel, are averaged per example. Targets are int32
+            labels (batch,), int32 masks (batch, height, width) or float32 images with values of 0
+            to 1 (batch, height, width, channels), as `kind` says; masks and images are cropped to
+            the outputs,
             which unpadded convolutions make smaller. Where images are mixed, their labels' losses
             are mixed in the same proportion.
         kind: `classification`, `segmentation` or `regression`: which datasets and models the task
@@ -71,10 +75,10 @@ class LossTask(Task):
     name: str
 
     def losses(self, outputs: Float[Array, "batch ..."], batch: Batch) -> Losses:
-        losses = self._per_example(outputs, batch[TARGET_FIELDS[self.kind]])
+        losses = self._per_example(outputs, batch[TARGET_FIELDS[self.kind]])["loss"]
         if "partner_share" in batch:
             share = batch["partner_share"]
-            partners = self._per_example(outputs, batch["partner_labels"])
+            partners = self._per_example(outputs, batch["partner_labels"])["loss"]
             losses = (1 - share) * losses + share * partners
         return losses
 
@@ -82,21 +86,35 @@ class LossTask(Task):
         self, outputs: Float[Array, "batch ..."], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, ""]]:
         weights, targets = batch["weights"], batch[TARGET_FIELDS[self.kind]]
-        sums = {
-            "loss": jnp.sum(weights * self._per_example(outputs, targets)),
-            "examples": jnp.sum(weights),
-        }
+        values = self._per_example(outputs, targets)
+        sums = {name: jnp.sum(weights * value) for name, value in values.items()}
+        sums["examples"] = jnp.sum(weights)
         if self.kind == "classification":
             sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
         return sums
 
-    def _per_example(self, outputs: Array, targets: Array) -> Losses:
+    def metrics(self, sums: Sums) -> dict[str, float]:
+        names = [name for name in sums if name.startswith(_EXTRA)]
+        extra = {name: float(ratio(sums[name], sums["examples"])) for name in names}
+        own = super().metrics(sums)
+        return own | {name.removeprefix(_EXTRA): value for name, value in extra.items()}
+
+    def _per_example(self, outputs: Array, targets: Array) -> dict[str, Losses]:
+        """Returns the losses, and what the function returns with them."""
         if self.kind != "classification":
             targets = center_crop(targets, outputs.shape[1:3])
-        losses = self.function(outputs, targets)
-        if jnp.shape(losses)[:1] != (len(outputs),):
-            shape = jnp.shape(losses)
-            given = f"losses of shape {shape}" if shape else "a single number"
-            remedy = f"returns {given}; it must return one loss per example, of shape (batch,)"
-            raise ConfigError("task", self.name, remedy)
-        return jnp.mean(losses.reshape(len(outputs), -1), -1)
+        returned = self.function(outputs, targets)
+        values: dict[str, Any] = {"loss": returned}
+        if isinstance(returned, tuple):
+            values["loss"], extra = cast(tuple[Any, dict[str, Any]], returned)
+            values |= {f"{_EXTRA}{name}": value for name, value in extra.items()}
+        for name, value in values.items():
+            shape = jnp.shape(value)
+            if shape[:1] != (len(outputs),):
+                own = name.removeprefix(_EXTRA)
+                what, all_of = ("loss", "losses") if own == "loss" else (f"value of {own}", own)
+                given = f"{all_of} of shape {shape}" if shape else "a single number"
+                remedy = f"returns {given}; it must return one {what} per example"
+                raise ConfigError("task", self.name, f"{remedy}, of shape (batch,)")
+            values[name] = jnp.mean(value.reshape(len(outputs), -1), -1)
+        return values

@@ -40,6 +40,7 @@ class RunOutcome:
         summary: what summary.json holds.
         last_saved: step of the newest checkpoint.
         directory: of the run, if it writes one.
+        position: what a run needs besides the state to continue.
     """
 
     status: str
@@ -51,6 +52,7 @@ class RunOutcome:
     summary: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     last_saved: int | None = None
     directory: RunDirectory | None = None
+    position: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     @property
     def was_complete(self) -> bool:

@@ -18,7 +18,7 @@ from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step.state import TrainState
-from jaxdp.training import loop, reader, summary
+from jaxdp.training import loop, reader, summary, transfer
 from jaxdp.training.agreement import check_agreement
 from jaxdp.training.counters import Counters
 from jaxdp.training.loop import RunOutcome
@@ -38,6 +38,7 @@ class Run:
         directory: the run directory; None to write no files.
         signals: ask it to stop.
         started: when the run began for its user, by `time.perf_counter`.
+        before: the outcome that it continues in memory, with the state on the host.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class Run:
         *,
         signals: StopSignals,
         started: float,
+        before: RunOutcome | None = None,
     ) -> None:
         self.setup = setup
         self.group = group
         self._directory = directory
         self._signals = signals
-        self._started = started
+        self._started, self._before = started, before
         self.description = dataclasses.asdict(setup.dataset.describe())
-        self.counters, self.rows = Counters(), list[Row]()
+        self.counters, self.rows = Counters(), [*before.rows] if before else list[Row]()
         self.reader: reader.Reader | None = None
-        self.has_evaluated = False
         self._stop_reason = self._agreed_reason = ""
-        self._stop_is_everywhere = False
+        self.has_evaluated = self._stop_is_everywhere = False
         self._checkpoints: Checkpoints | None = None
         if directory is not None:
             validates = setup.dataset.validation is not None
@@ -209,9 +210,15 @@ class Run:
     def _start(self) -> tuple[TrainState, int]:
         """Returns the state on the devices, and the step after which it continues."""
         setup, saved = self.setup, self._latest()
-        message = ""
-        state, position = (setup.create_state(), {}) if saved is None else self._restore(saved)
-        start = saved or 0
+        message, start = "", saved or 0
+        if saved is not None:
+            state, position = self._restore(saved)
+        elif (before := self._before) is not None:
+            start, position = before.step, before.position
+            state = transfer.continued(before.state, setup.shapes, setup.intervals.total_steps)
+            message = f"continuing after step {start}"
+        else:
+            state, position = setup.create_state(), dict[str, Any]()
         check_agreement(setup, self.group, state, start, self.folder)
         self.counters = Counters.at(position)
         if saved is not None:
@@ -221,13 +228,13 @@ class Run:
             if rollbacks := position.get("rollbacks"):  # of version 0.2
                 message += f"\nwarning: it went back {rollbacks} times, and each time halved its"
                 message += " learning rate, which is now that of the settings again"
-        elif setup.initial_weights is not None:
+        elif not start and setup.initial_weights is not None:
             message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True
         self._callbacks.load_state_dict(position.get("callbacks", {}))
-        self.emit("on_start", Started, start, saved is not None, message)
+        self.emit("on_start", Started, start, start > 0, message)
         return setup.strategy.restore(state), start
 
     def _restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
@@ -249,7 +256,7 @@ class Run:
 
     def _finish(self, outcome: RunOutcome) -> RunOutcome:
         """Evaluates the result, and sums the run up."""
-        setup = self.setup
+        setup, position = self.setup, self.position()
         self.emit("on_activity", Activity, "finishing", outcome.step, False)
         best = self._checkpoints.best() if self._checkpoints is not None else None
         state, sums = outcome.state, outcome.sums
@@ -289,4 +296,5 @@ class Run:
             summary=written,
             last_saved=self._latest(),
             directory=self._directory,
+            position=position,
         )

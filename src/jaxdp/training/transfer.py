@@ -24,7 +24,7 @@ from jaxdp.objects import NOTHING, Objects
 from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.step.state import array_name
+from jaxdp.step.state import TrainState, array_name
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
 _OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")
@@ -95,7 +95,7 @@ def read_initial(
 
     Args:
         path: folder of a run, or a file of weights: one that `jaxdp.convert export` wrote, or a
-            PyTorch state dict.
+            PyTorch state dict. Without meaning if `objects` has weights.
         config: names the model.
         dataset: has `num_classes` and `image_shape`.
 
@@ -107,7 +107,9 @@ def read_initial(
     source, names = path, ()
     note = ""
     try:
-        if pathlib.Path(path).is_dir():
+        if objects.weights is not None:
+            source, found, names = objects.weights
+        elif pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
         else:
             found, note = _of_file(path, expected, config, dataset, objects)
@@ -138,6 +140,28 @@ def read_initial(
         fresh=tuple(name for name in expected if name in fresh),
         note=note,
     )
+
+
+def continued(state: Any, shapes: TrainState, total_steps: int) -> TrainState:
+    """Returns the state of another run in memory for a run that continues it.
+
+    Args:
+        state: on the host.
+        shapes: of a state of the run.
+        total_steps: of the run, those of the other one included.
+
+    Raises:
+        ConfigError: for a state of other arrays, and where no step is left.
+    """
+    trees = map(jax.tree_util.tree_leaves_with_path, (state, shapes))
+    given, wanted = ([(path, np.shape(leaf)) for path, leaf in leaves] for leaves in trees)
+    step = int(state.step)
+    remedy = f"has done {step} steps of {total_steps}; give more epochs or steps"
+    if given != wanted:
+        remedy = "has another model or optimizer; init_from starts from its weights alone"
+    if given != wanted or step >= total_steps:
+        raise ConfigError("resume", f"step {step}", remedy)
+    return jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(state))
 
 
 def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:

@@ -1,0 +1,192 @@
+"""What `fit` does with a result: goes on with it, in memory as in a folder, or starts from it."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxdp
+from jaxdp.data import from_arrays
+
+LABELS = np.arange(32) % 4
+RANDOM = np.random.default_rng(0).integers(0, 60, (32, 8, 8), dtype=np.uint8)
+IMAGES = (RANDOM + 60 * LABELS[:, None, None]).astype(np.uint8)
+DATA = from_arrays(IMAGES, LABELS, validation=0.25)
+TINY: dict[str, Any] = {
+    "model_kwargs": {"width": 4, "hidden": 8},
+    "devices": 1,
+    "global_batch_size": 8,
+    "schedule": "constant",
+    "optimizer": "nesterov",
+    "learning_rate": 0.05,
+}
+
+
+def trainer(**settings: Any) -> jaxdp.Trainer:
+    return jaxdp.Trainer("cnn", DATA, **TINY | settings)
+
+
+def assert_same(one: jaxdp.Result, other: jaxdp.Result) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one.state.params, other.state.params)
+    assert one.metrics == other.metrics
+
+
+@pytest.fixture(scope="module")
+def whole() -> jaxdp.Result:
+    """Four epochs of three steps at once."""
+    return trainer(progress=False).fit(epochs=4)
+
+
+@pytest.fixture(scope="module")
+def half() -> jaxdp.Result:
+    return trainer(progress=False).fit(epochs=2)
+
+
+@pytest.mark.parametrize("strategy", ["pmap", "sharded"])
+def test_a_result_in_memory_goes_on_to_the_same_bits(
+    whole: jaxdp.Result, half: jaxdp.Result, strategy: str
+) -> None:
+    before = jax.tree.map(np.array, half.state)
+    if strategy == "pmap":
+        further = trainer(progress=False).fit(resume=half, epochs=4)
+        assert_same(further, whole)
+        momentum = (further.state.opt_state, whole.state.opt_state)
+        jax.tree.map(np.testing.assert_array_equal, *momentum)
+    else:
+        further = trainer(progress=False, strategy=strategy).fit(resume=half, epochs=4)
+    assert (further.step, len(further.history)) == (12, len(half.history) + 4)
+    jax.tree.map(np.testing.assert_array_equal, before, half.state)  # it can go on again
+
+
+def test_a_result_goes_on_in_its_folder(
+    tmp_path: pathlib.Path, whole: jaxdp.Result, half: jaxdp.Result
+) -> None:
+    folder = half.save(tmp_path / "half")
+    loaded = jaxdp.load(folder)
+    continued = loaded.trainer(data=DATA, progress=False).fit(epochs=3)
+    assert (continued.step, continued.run_dir) == (9, folder)
+    for given in (continued, folder, str(folder)):
+        assert_same(trainer(progress=False).fit(resume=given, epochs=4), whole)
+
+
+def test_only_the_second_fit_says_that_it_starts_anew(
+    half: jaxdp.Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = trainer()
+    own.fit(epochs=1)
+    first = capsys.readouterr().err
+    assert "anew" not in first
+    own.fit(epochs=1)
+    assert capsys.readouterr().err.splitlines()[0].startswith("trains anew from the initial")
+    own.fit(resume=half, epochs=4)
+    assert "continuing after step 6" in capsys.readouterr().err.splitlines()[0]
+
+
+def test_a_result_gives_its_weights(half: jaxdp.Result, capsys: pytest.CaptureFixture[str]) -> None:
+    started = trainer(init_from=half)
+    head = started.setup.create_state().params["head"]["kernel"]
+    np.testing.assert_array_equal(head, half.state.params["head"]["kernel"])
+    assert started.fit(epochs=1).step == 3
+    assert "(19 arrays) from Result(cnn on arrays" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 2}, "resume=step 6: has done 6 steps of 6; give more epochs or steps"),
+        ({"epochs": 4, "optimizer": "adam"}, "has another model or optimizer; init_from starts"),
+    ],
+)
+def test_what_cannot_go_on_is_one_line(
+    half: jaxdp.Result, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(jaxdp.ConfigError, match=message):
+        trainer(progress=False, **settings).fit(resume=half)
+
+
+class Own(nnx.Module):
+    """A model with a constant, a cache of whole numbers and Flax's own batch norm."""
+
+    def __init__(self, rngs: nnx.Rngs, factor: float = 1.0) -> None:
+        self.hidden = nnx.Linear(64, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.head = nnx.Linear(8, 4, rngs=rngs)
+        self.factors = nnx.Variable(jnp.arange(4.0) + factor)
+        self.calls = nnx.Cache(jnp.zeros(2, jnp.int32))
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        self.calls[...] = self.calls[...] + 1
+        hidden = self.norm(self.hidden(images.reshape(len(images), -1)))
+        return self.head(nnx.relu(hidden)) * self.factors[...]
+
+
+@pytest.mark.parametrize("strategy", ["pmap", "shard_map", "sharded"])
+def test_variables_of_other_kinds_are_carried_and_not_trained(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+) -> None:
+    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    settings: dict[str, Any] = {**TINY, "strategy": strategy, "devices": 2, "progress": False}
+    settings |= {"ema_decay": 0.9, "weight_decay": 0.1}
+    del settings["model_kwargs"]
+    result = jaxdp.Trainer(Own(nnx.Rngs(0)), DATA, **settings).fit(epochs=1)
+    assert "nnx.BatchNorm in a model sees the examples of one device" in capsys.readouterr().err
+    others: Any = result.state.others
+    np.testing.assert_array_equal(others["factors"], [1, 2, 3, 4])
+    np.testing.assert_array_equal(others["calls"], [0, 0])
+    loaded = jaxdp.load(result.save(tmp_path / "run"), model=Own(nnx.Rngs(1), factor=7.0))
+    np.testing.assert_array_equal(loaded.predict(IMAGES), result.predict(IMAGES))
+
+
+class Pruned(Exception):
+    """Stands for `optuna.TrialPruned`."""
+
+    __module__ = "optuna.exceptions"
+
+
+@pytest.mark.parametrize("error", [Pruned, ValueError])
+def test_a_pruned_trial_passes_through(error: type[Exception]) -> None:
+    class Prune(jaxdp.callbacks.Callback):
+        def on_evaluate(self, run: Any, event: Any) -> None:
+            raise error("no better than others")
+
+    expected = Pruned if error is Pruned else jaxdp.callbacks.CallbackError
+    with pytest.raises(expected, match="no better"):
+        trainer(callbacks=[Prune()], progress=False).fit(epochs=1)
+
+
+def loss(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses, {"sure": jnp.max(jax.nn.softmax(logits), -1)}
+
+
+def test_values_beside_a_loss_are_metrics_that_stop_a_run() -> None:
+    stopping = jaxdp.callbacks.EarlyStopping("sure", patience=1, larger_is_better=False)
+    settings: dict[str, Any] = {**TINY, "callbacks": [stopping], "progress": False}
+    result = jaxdp.Trainer("cnn", DATA, loss, **settings).fit(epochs=10)
+    assert result.step < 30  # the model becomes surer
+    expected = result.predict(IMAGES).max(-1).mean()
+    assert result.evaluate(split="all")["sure"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (lambda logits: logits.mean(), "returns a single number; it must return one value of a"),
+        (lambda logits: logits.T, r"returns a of shape \(4, 8\); it must return"),
+    ],
+)
+def test_values_are_one_per_example(extra: Callable[..., Any], message: str) -> None:
+    def wrong(logits: jax.Array, labels: jax.Array) -> Any:
+        return loss(logits, labels)[0], {"a": extra(logits)}
+
+    with pytest.raises(jaxdp.ConfigError, match=message):
+        jaxdp.Trainer("cnn", DATA, wrong, progress=False, **TINY).fit(epochs=1)
