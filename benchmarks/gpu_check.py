@@ -10,7 +10,8 @@ throughput   training steps in bfloat16 and the same in PyTorch (compiled, chann
 trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host,
              and 1 and 10 steps per execution
 resume       a run with --deterministic, stopped and resumed or not: bitwise the same
-prediction   what `jaxdp.plan --target` predicts of a step without this GPU, and what was measured
+prediction   the memory that `jaxdp.plan --target` plans for a step without this GPU and the
+             roofline's bound on that program, and what was measured
 
 Each measurement is a process of its own: out of memory or a crash is a result, printed at once,
 and the next measurement starts. Each part has its share of the minutes and starts nothing that

@@ -21,6 +21,26 @@ def _scripts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
+@pytest.mark.parametrize(
+    ("target", "precision", "flops", "expected"),
+    [
+        ("cuda:h100:1", "bfloat16", 989.4e9, (1.0, "compute")),
+        ("cuda:h200:1", "float32", 989.4e9, (2.0, "compute")),
+        ("cuda:a100:1", "bfloat16", 0.0, (1.0, "memory")),  # 2 x 1,019 MB, and a batch of 1 MB
+    ],
+)
+def test_the_bound_is_that_of_computation_or_memory(
+    target: str, precision: str, flops: float, expected: tuple[float, str]
+) -> None:
+    import roofline
+
+    from jaxdp.sharding.memory import StepMemory
+
+    step = StepMemory(10**6, 10**6, 0, 10**9, 10**6, 1017 * 10**6, flops=flops)
+    least, bound = roofline.bound(target, precision, flops, step)
+    assert (pytest.approx(least), bound) == expected
+
+
 def test_three_steps_that_differ_are_found() -> None:
     import gpu_cells
     import gpu_check

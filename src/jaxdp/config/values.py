@@ -190,12 +190,6 @@ class BatchSizes(Counts):
     most = 2**31 - 1
 
 
-class TargetCounts(Counts):
-    """Numbers of devices that programs are compiled for, not run on."""
-
-    most = 4096
-
-
 def at_most(most: int) -> Range:
     """Returns the range of numbers up to `most`."""
     return Range(f"be at most {most}", lambda value: value <= most)

@@ -1,9 +1,9 @@
-"""Accelerators to compile for without having them: their data sheets, and the devices of a topology
-that JAX describes.
+"""Accelerators to compile for without having them: their descriptions, and the devices of a
+topology that JAX describes.
 
 JAX compiles for a TPU with libtpu and for a CUDA GPU with XLA's plug-in, from a description of the
 machine. Described devices have no memory and run nothing: programs are lowered onto them and
-compiled. chips.toml has the data sheets and their sources.
+compiled. chips.toml has the facts and their sources.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdp.config.values import TargetCounts
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 from jaxdp.runtime.platform import environment
@@ -33,18 +32,14 @@ _GPUS_PER_HOST = 8
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The data sheet of an accelerator.
+    """An accelerator as its compiler must know it.
 
     Attributes:
         platform: `tpu` or `cuda`.
         name: e.g. `v5e`.
         example: a topology: the sides of a TPU's torus, or a number of GPUs.
-        peak_flops: operations per second of matrix products, by the format of the computation.
         memory_bytes: of a device, as its runtime gives it out.
-        memory_bandwidth: bytes per second.
-        link_bandwidth: bytes per second that a device sends over all its fast links (ICI, NVLink).
-        linked: most devices that the fast links connect: a slice, or a host.
-        network_bandwidth: bytes per second that a GPU sends to other hosts.
+        most: largest number of devices; a TPU's slice has no more.
         name_of_device: as CUDA reports it.
         capability: of a GPU.
         gpu: fields of a GPU in XLA's description.
@@ -53,12 +48,8 @@ class Chip:
     platform: str
     name: str
     example: str
-    peak_flops: Mapping[str, float]
     memory_bytes: int
-    memory_bandwidth: float
-    link_bandwidth: float
-    linked: int
-    network_bandwidth: float = math.inf
+    most: int = 4096
     name_of_device: str = ""
     capability: Sequence[int] = (0, 0)
     gpu: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
@@ -80,8 +71,7 @@ class Target:
     """Devices of one kind to compile for.
 
     Attributes:
-        chip: the data sheet.
-        topology: how they are connected: the sides of a torus, or the number of GPUs.
+        topology: the sides of a torus, or the number of GPUs.
 
     Raises:
         ConfigError: for more devices than there can be.
@@ -91,12 +81,8 @@ class Target:
     topology: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        is_slice = self.chip.platform == "tpu"
-        most = min(self.chip.linked, TargetCounts.most) if is_slice else TargetCounts.most
-        if self.count > most:
-            what = f"a slice of {self.chip.name} has" if is_slice else "give"
-            remedy = f"has {self.count} devices, and {what} at most {most}"
-            raise ConfigError("target", self, remedy)
+        if self.count > self.chip.most:
+            raise ConfigError("target", self, f"must have at most {self.chip.most} devices")
 
     @property
     def count(self) -> int:
@@ -123,23 +109,6 @@ class Target:
             remedy = f"write the number of devices as in {chip}:{chip.example}"
             raise ConfigError("target", text, remedy)
         return cls(chip, tuple(sides))
-
-    def resize(self, count: int) -> "Target":
-        """Returns a target with so many devices of this chip; a torus gets sides of nearly equal
-        length.
-
-        Raises:
-            ConfigError: for a number of TPUs that no slice has.
-        """
-        dims = len(self.topology)
-        if dims == 1:
-            return Target(self.chip, (count,))
-        if count & (count - 1):
-            raise ConfigError("devices", count, "slices of TPUs here have a power of 2 of chips")
-        doublings = count.bit_length() - 1
-        sides = [2 ** (doublings // dims + (dim < doublings % dims)) for dim in range(dims)]
-        # Google writes the longest side last, but 2x2x1.
-        return Target(self.chip, tuple(sides if count <= 4 and dims == 3 else sorted(sides)))
 
     def devices(self) -> list[Any]:
         """Returns the described devices, onto which programs can be lowered.
@@ -177,9 +146,7 @@ def gpu_description(chip: Chip) -> str:
     """Returns a GPU as XLA's compiler wants it described, as text of the message
     `stream_executor.GpuTargetConfigProto`.
     """
-    fields = _SHEETS["described"]["gpu"] | dict(chip.gpu)
-    fields["memory_bandwidth"] = int(chip.memory_bandwidth)
-    fields["device_memory_size"] = chip.memory_bytes
+    fields = _SHEETS["described"]["gpu"] | chip.gpu | {"device_memory_size": chip.memory_bytes}
     lines = "".join(f"  {name}: {value}\n" for name, value in fields.items())
     major, minor = chip.capability
     return (
