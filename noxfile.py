@@ -102,14 +102,14 @@ def newest(session: nox.Session) -> None:
 
 @nox.session
 def oldest(session: nox.Session) -> None:
-    """The same tests with the lowest versions of JAX, the libraries on top of it and cloudpickle
+    """The same tests with the lowest versions of JAX and the libraries on top of it
     that pyproject.toml allows.
     """
     dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
     bounds = [
         each
         for each in dependencies
-        if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "cloudpickle>"))
+        if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>"))
     ]
     keep_what_is_compiled(session)
     session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))

@@ -149,8 +149,8 @@ class DataConfig(Settings):
     )
     data_workers: int | None = setting(
         None,
-        """threads of each process that read and decode examples, or processes where a source asks
-        for them (default: one for each core, at least 2 and at most 8)""",
+        """threads of each process that read and decode examples (default: one for each core, at
+        least 2 and at most 8)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         resume="free",

@@ -61,9 +61,7 @@ class Source(Protocol):
     task of your own what `Dataset.targets` declares. It raises BadExample for a broken example.
 
     A source may also have `__getitems__(indices)`, which reads several examples at once, and what
-    else `BaseSource` has. With `reads_in_processes = True`, `--data-workers` processes read it
-    instead of threads: for a source that computes in Python, which one thread at a time can do.
-    Each process has a copy of the source, which must be picklable.
+    else `BaseSource` has.
     """
 
     def __len__(self) -> int: ...
@@ -74,7 +72,6 @@ class Source(Protocol):
 class BaseSource(abc.ABC):
     """A source with defaults for everything that a source may know."""
 
-    reads_in_processes = False
     sizes: Sequence[Size] = ()  # of all images, where headers say them
 
     @abc.abstractmethod
@@ -118,7 +115,7 @@ class UserSource(BaseSource):
 
     def __init__(self, examples: Source) -> None:
         self.examples: Any = examples
-        for name in ("reads_in_processes", "__getitems__", "name", "groups"):
+        for name in ("__getitems__", "name", "groups"):
             if hasattr(examples, name):
                 setattr(self, name, getattr(examples, name))
 

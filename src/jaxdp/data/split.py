@@ -2,7 +2,6 @@
 checked against what the dataset promises.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,6 @@ from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
 
 _ALIGNMENT = 64  # bytes
-
-Read = Callable[[Sequence[int]], Iterable[Example | BadExample]]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -60,7 +57,6 @@ class Split:
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
         self.pixel_range = dataset.pixel_range
         self.errors: dict[int, BadExample] = {}
-        self._read: Read | None = None
         self._instance_targets: Any = None
         if dataset.instances:
             from jaxdp.data.instances import Targets  # SciPy, which others do without
@@ -113,24 +109,12 @@ class Split:
             labels = np.where(labels < 0, labels, self.label_table[labels])
         return labels
 
-    def read_by(self, read: Read | None) -> "Split":
-        """Returns this split with another reader of batches, unless `read` is None. Both know the
-        examples that are left out.
-
-        Args:
-            read: returns the examples of some indices, or the errors of bad ones.
-        """
-        other = copy.copy(self)
-        other._read = read
-        return other
-
     def __getitem__(self, index: int) -> Example:
         return self._checked(self._alone(index), index)
 
     def read(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
         """Returns a batch of examples."""
-        examples = (self._read or self.examples)(indices)
-        return _batch(map(self._checked, examples, indices), len(indices))
+        return _batch(map(self._checked, self._examples(indices), indices), len(indices))
 
     def unchecked(self, index: int) -> Example:
         """Returns an example as the source has it, but for its size and class numbers."""
@@ -139,7 +123,7 @@ class Split:
             raise example
         return example
 
-    def examples(self, indices: Sequence[int]) -> Iterator[Example | BadExample]:
+    def _examples(self, indices: Sequence[int]) -> Iterator[Example | BadExample]:
         """Yields examples before they are checked, and the error of a bad one in its place."""
         done = 0
         try:

@@ -10,7 +10,6 @@ import jax
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline, placement
-from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import compile_then_barrier
@@ -71,14 +70,6 @@ class Batches:
         return source
 
     @functools.cached_property
-    def reading(self) -> ReadingProcesses:
-        """The processes that read what streams, for sources that ask for them.
-
-        As a context it ends them.
-        """
-        return ReadingProcesses(self.dataset.splits())
-
-    @functools.cached_property
     def train_data(self) -> Mapping[str, Any]:
         """The training set on the devices; empty if it streams, or if others read it."""
         return self._resident("train") if self.strategy.takes_batches else {}
@@ -91,10 +82,8 @@ class Batches:
     def _resident(self, split: str | None) -> Mapping[str, Any]:
         if self.streams or split is None:
             return {}
-        with ReadingProcesses({split: self.source(split)}) as processes:
-            source = self.source(split).read_by(processes.reader(split, self._workers))
-            advance = functools.partial(self.advance, split)
-            arrays = placement.read_all(source, advance, self._workers)
+        advance = functools.partial(self.advance, split)
+        arrays = placement.read_all(self.source(split), advance, self._workers)
         return self.strategy.replicate(placement.pack(arrays))
 
     @property
@@ -140,10 +129,9 @@ class Batches:
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}
         order = pipeline.EvaluationOrder(examples, batch_size)
-        with self.reading:
-            for part in self._evaluate(state, split, order):
-                sums = metrics.add(sums, part)
-                batch_done()
+        for part in self._evaluate(state, split, order):
+            sums = metrics.add(sums, part)
+            batch_done()
         if not sums["examples"]:
             raise self.source(split).nothing_left()
         return sums
@@ -171,8 +159,7 @@ class Batches:
         platform.check_precision(self.config.precision)
         read = pipeline.index_batch
         if self.streams:
-            source = self.source(split).read_by(self.reading.reader(split, self._workers))
-            read = functools.partial(pipeline.load, source)
+            read = functools.partial(pipeline.load, self.source(split))
         return pipeline.batches(
             read,
             order,
@@ -185,7 +172,7 @@ class Batches:
 
     @property
     def _workers(self) -> int:
-        """Threads that read and decode, and processes for sources that hold the GIL."""
+        """Threads that read and decode."""
         return self.config.data_workers or min(
             max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS
         )

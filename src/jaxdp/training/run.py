@@ -173,7 +173,6 @@ class Run:
             with contextlib.ExitStack() as cleanup:
                 cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
                 cleanup.callback(self._callbacks.close)
-                cleanup.enter_context(self.setup.reading)
                 if (complete := self._complete()) is not None:
                     return complete
                 state, start = self._start()

@@ -16,7 +16,6 @@ from jaxdp import models, tasks
 from jaxdp.components import create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
-from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import Dataset
 from jaxdp.inference import instances
 from jaxdp.model_check import check_model
@@ -34,7 +33,7 @@ from jaxdp.training.batches import Advance, Batches, ignore_progress
 
 # What setups share if they differ only in settings outside of the program: nothing is read twice,
 # and the state of another schedule has the same shapes.
-_SHARED = ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes", "reading")
+_SHARED = ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,7 +227,6 @@ def _create_task(
     config: TrainConfig, dataset: Dataset, objects: Objects, *, training: bool
 ) -> tasks.Task:
     """Returns the task, once the dataset can be read and, for training, learned from."""
-    ReadingProcesses(dataset.splits()).check()
     if dataset.instances:
         instances.require()
     if not training:
