@@ -79,8 +79,13 @@ def main(asked: CheckConfig) -> int:
         )
         for name, count in runs
     ]
-    jax.config.update("jax_enable_x64", float64)
-    ends = [_train(setup) for setup in setups]
+    settings: Any = jax.config
+    before = settings.jax_enable_x64
+    settings.update("jax_enable_x64", float64)
+    try:
+        ends = [_train(setup) for setup in setups]
+    finally:  # a notebook may go on in this process
+        settings.update("jax_enable_x64", before)
     differences = [
         [_largest_difference(end[column], ends[0][column]) for column in COLUMNS] for end in ends
     ]

@@ -16,7 +16,6 @@ COMMANDS = {
     "train": ("train", "TrainConfig"),
     "evaluate": ("evaluate", "EvaluateConfig"),
     "predict": ("predict", "PredictConfig"),
-    "checkpoints": ("checkpoints", "CheckpointsConfig"),
     "convert import": ("convert", "ImportConfig"),
     "convert export": ("convert", "ExportConfig"),
     "check": ("check", "CheckConfig"),
@@ -48,7 +47,6 @@ BASE = {
 POSITIONAL = {
     "evaluate": ["run"],
     "predict": ["run", "image.png"],
-    "checkpoints": ["run"],
     "convert import": ["weights.safetensors"],
     "convert export": ["run"],
     "report": ["run"],

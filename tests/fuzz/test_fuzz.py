@@ -50,7 +50,6 @@ COMMANDS = {
     "evaluate": ["run"],
     "evaluate-2": ["run", "--step", "2"],
     "predict": ["run", "image.png"],
-    "checkpoints": ["run"],
     "convert": ["export", "run", "--output", "out.safetensors"],
     "report": ["run"],
     "predict-csv": ["run", "image.png", "--csv", "table.csv"],
@@ -221,8 +220,6 @@ class Fuzzer:
             self.train(folder, TRAINED_ON_ARCHIVES[how])
         elif how == "evaluate":
             self.run(how, "run --dataset npz:odd.npz".split(), folder)
-        elif how == "devices":
-            self.run(how, [*SMALL, "--dataset", "npz:odd.npz"], folder)
         else:
             self.run(how, [*"import odd.safetensors --run-dir new".split(), *SMALL[:5]], folder)
 
@@ -255,7 +252,7 @@ class Fuzzer:
             (folder / "run" / "config.yaml").write_text(text, errors="surrogatepass")
             self.run("evaluate", ["run"], folder)
         else:
-            self.run(how, ["--config", "odd.yaml", *flags], folder)
+            self.run("train", ["--config", "odd.yaml", *flags], folder)
 
 
 # Settings of which some values take long, or other machines.
@@ -277,14 +274,12 @@ CASES = {
         fuzz_files.picture_files,
     ),
     "archives": st.tuples(
-        st.sampled_from(["train", "train", *TRAINED_ON_ARCHIVES, "evaluate", "devices", "convert"]),
+        st.sampled_from(["train", "train", *TRAINED_ON_ARCHIVES, "evaluate", "convert"]),
         fuzz_files.archives.map(fuzz_files.Archive.content),
         fuzz_files.tensors.map(fuzz_files.Tensors.content),
     ),
     "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_files.weights),
-    "settings": st.tuples(
-        st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_damage.texts
-    ),
+    "settings": st.tuples(st.sampled_from(["train", "run"]), _changed_settings | fuzz_damage.texts),
 }
 
 
