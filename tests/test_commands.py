@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import error_line, run_train
@@ -67,6 +68,7 @@ def test_check_tells_whether_devices_matter(
         f" --batch-norm {batch_norm}"
     )
     assert check.main(flags.split()) == code
+    assert jnp.ones(1).dtype == jnp.float32  # a notebook goes on as before
     shown = capsys.readouterr().out
     assert word in shown
     assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (
