@@ -47,14 +47,14 @@ class PredictConfig(SavedRunConfig):
         None,
         "CSV file with a line for each image, empty but for its name if it cannot be read: "
         "classification: the most likely class, its probability, and a column for each class; "
-        "segmentation: the share of each class of the pixels, or of a run with --instances the "
-        "number of objects and their mean area in pixels",
+        "segmentation: the share of each class of the pixels; of a run with --instances a line "
+        "for each object: area, centroid, bounding box, intensity, eccentricity",
         metavar="PATH",
     )
     output_dir: str | None = setting(
         None,
         "segmentation: folder for NAME-mask.png, with the values or colours of training, or "
-        "of a run with --instances for NAME-instances.png, whose pixels are numbers of "
+        "of a run with --instances for NAME-instances.tif, whose pixels are numbers of "
         "objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In "
         "it are the same folders as in the one that was searched for images",
         metavar="PATH",
@@ -122,7 +122,7 @@ def main(config: PredictConfig) -> int:
                 print(json.dumps(row), flush=True)
     seconds = time.perf_counter() - start
     for error in bad:
-        results.leave_out(error.where)
+        results.add_line(error.where)
     results.finish(table=not config.json)
     if not config.json:
         rate = len(known) / seconds
@@ -145,7 +145,7 @@ def _survey(
         raise ConfigError("output_dir", folder, remedy)
     found = files.find(config.paths, leave_out=folder, tiff=predictor.config.tiff)
     if folder:
-        files.check_names(found)
+        files.check_names(found, whole=predictor.description.instances)
     known, bad = files.survey(found, predictor.read)
     if bad and config.on_bad_example == "error":
         raise bad[0]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from runs import answers
 
@@ -75,6 +76,12 @@ def test_names_that_would_meet_are_refused() -> None:
     for paths, names in ((["a", "b/x.png"], "a/x.png and b/x.png"), (["b"], "x.bmp and b/x.png")):
         with pytest.raises(ConfigError, match=f"{names} would both be written as x-"):
             files.check_names(files.find(paths))
+    tifffile.imwrite("b/y/x.tif", np.zeros((2, 8, 8), np.uint8), photometric="minisblack")
+    files.check_names(files.find(["b/y"]))  # x, x[0] and x[1]
+    with pytest.raises(
+        ConfigError, match=r"x\.png and b/y/x\.tif\[0\] would both be written as x-"
+    ):
+        files.check_names(files.find(["b/y"]), whole=True)
 
 
 def test_grey_and_colour_are_converted_and_said() -> None:
@@ -144,7 +151,8 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
 
 
 def test_names_that_are_no_text_can_be_shown() -> None:
-    file = files.ImageFile(image_file.Picture(pathlib.Path("caf\udce9.png")), pathlib.PurePath("x"))
+    picture, name = image_file.Picture(pathlib.Path("caf\udce9.png")), pathlib.PurePath("x")
+    file = files.ImageFile(picture, name, name)
     assert str(file) == r"caf\udce9.png"
 
 

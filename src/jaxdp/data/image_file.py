@@ -101,6 +101,14 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
 
+def planes_of(picture: Picture) -> tuple[tiff.Plane, ...]:
+    """Returns the images in the file of an image, if it is TIFF."""
+    with contextlib.suppress(Exception):  # a photograph may be named .tif
+        if is_tiff(picture.path):
+            return tiff.read_stacks(picture.path, picture.tiff)
+    return ()
+
+
 def read_image(
     data: Data,
     where: object,

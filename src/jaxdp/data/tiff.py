@@ -2,6 +2,7 @@
 its stored depth.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -19,6 +20,8 @@ SUFFIXES = (".tif", ".tiff")
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
 # What Pillow makes grey or colour.
 _CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "MINISWHITE", "CIELAB")
+# Units of ImageJ and OME; a size in another unit is not used.
+_MICROMETRES = {"micron": 1.0, "um": 1.0, "µm": 1.0, r"\u00B5m": 1.0, "nm": 1e-3, "mm": 1e3}
 # An error says in one line what is wrong with a file.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
@@ -37,6 +40,8 @@ class Plane:
             own; else empty.
         converted: whether Pillow has to make grey or colour of the stored pixels.
         transparent: whether one more channel is the opacity.
+        place: its numbers along the axes T and Z, None without such an axis.
+        pixel_size: height and width of a pixel in micrometres, empty where the file has none.
     """
 
     size: Size
@@ -48,6 +53,8 @@ class Plane:
     offsets: tuple[int, ...]
     converted: bool
     transparent: bool
+    place: list[Any]
+    pixel_size: list[float]
 
 
 def read_stacks(path: pathlib.Path, choice: str | None) -> tuple[Plane, ...]:
@@ -139,7 +146,9 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
         and bool(page.extrasamples)
         and int(page.extrasamples[-1]) in (1, 2)
     )
-    start, step = series.dataoffset, math.prod(shape) * series.dtype.itemsize
+    pixel_size = _pixel_size(file, series)
+    start, count = series.dataoffset, math.prod(shape)
+    step = count * series.dtype.itemsize
     own = len(series.pages) == rows.size  # not so where one header stands for all
     if any(each is None or each.parent is not file for each in series.pages) or not (own or start):
         raise ValueError("its planes lie in other files, or are compressed together")
@@ -155,9 +164,29 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
             offsets=tuple(start + number * step for number in row) if start is not None else (),
             converted=converted,
             transparent=transparent,
+            place=list(map(dict(zip(series.axes, first, strict=True)).get, "TZ")),
+            pixel_size=pixel_size,
         )
         for row in rows.tolist()
+        for first in [np.unravel_index(row[0] * count, series.shape)]
     ]
+
+
+def _pixel_size(file: Any, series: Any) -> list[float]:
+    """Returns height and width of a pixel in micrometres, as ImageJ and OME store them."""
+    sizes = []
+    with contextlib.suppress(Exception):  # metadata may be anything
+        if file.is_ome:
+            elements = re.findall("<Pixels[^>]*>", file.ome_metadata)
+            pixels = dict(zip(file.series, elements, strict=True))[series]
+            found = dict(re.findall(r'\bPhysicalSize(\w+)="([^"]+)"', pixels))
+            sizes = [
+                float(found[axis]) * _MICROMETRES[found.get(f"{axis}Unit", "um")] for axis in "YX"
+            ]
+        elif file.is_imagej:
+            unit = _MICROMETRES[file.imagej_metadata["unit"]]
+            sizes = [unit / density for density in series.keyframe.get_resolution()[::-1]]
+    return sizes if all(0 < size < math.inf for size in sizes) else []
 
 
 def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.ndarray:
@@ -167,14 +196,11 @@ def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.nd
     Args:
         within: axes of a plane.
     """
-
-    def is_channel(axis: str) -> bool:
-        return axis in _CHANNEL_AXES if choice is None else choice == "channels"
-
+    channel_axes = {None: _CHANNEL_AXES, "pages": "", "channels": series.axes}[choice]
     sides = zip(series.axes, series.shape, strict=True)
-    stacked = [(axis, length) for axis, length in sides if axis not in within]
-    order = sorted(range(len(stacked)), key=lambda position: is_channel(stacked[position][0]))
-    channels = math.prod(length for axis, length in stacked if is_channel(axis))
+    stacked = [(axis in channel_axes, length) for axis, length in sides if axis not in within]
+    order = np.argsort([is_channel for is_channel, _ in stacked], kind="stable")
+    channels = math.prod(length for is_channel, length in stacked if is_channel)
     lengths = [length for _, length in stacked]
     numbers = np.arange(math.prod(lengths)).reshape(lengths)
     return numbers.transpose(order).reshape(-1, channels)

@@ -39,10 +39,12 @@ class ImageFile:
         picture: where it is, as a person would write it.
         name: of what is written about it: without suffix, and relative to the folder that it was
             found in.
+        whole: of what is written about all images of its file: the name without a page.
     """
 
     picture: Picture
     name: pathlib.PurePath
+    whole: pathlib.PurePath
 
     def __str__(self) -> str:
         return valid_text(str(self.picture))
@@ -81,7 +83,7 @@ def find(
         for file, name in files:
             found.setdefault(resolved(file), (file, name.with_suffix("")))
     return [
-        ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]))
+        ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]), name)
         for file, name in found.values()
         for picture in pictures(file, tiff)
     ]
@@ -113,19 +115,23 @@ def pictures(path: pathlib.Path, tiff: str | None) -> list[Picture]:
     return pages_of(path, read_header(path, tiff) if is_tiff(path) else None, tiff)
 
 
-def check_names(files: Iterable[ImageFile]) -> None:
+def check_names(files: Iterable[ImageFile], *, whole: bool = False) -> None:
     """Raises ConfigError if two files have the same name, so that one's results would replace the
     other's.
+
+    Args:
+        whole: whether some results are of whole files.
     """
     taken: dict[pathlib.PurePath, ImageFile] = {}
     for file in files:
-        other = taken.setdefault(file.name, file)
-        if other is not file:
-            remedy = (
-                f"{other} and {file} would both be written as {file.name}-*.png; predict them one"
-                " after the other, into two folders"
-            )
-            raise ConfigError("", file, remedy)
+        for name in (file.name, file.whole) if whole else (file.name,):
+            other = taken.setdefault(name, file)
+            if other.picture.path != file.picture.path:
+                remedy = (
+                    f"{other} and {file} would both be written as {name}-*; predict them one after"
+                    " the other, into two folders"
+                )
+                raise ConfigError("", file, remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

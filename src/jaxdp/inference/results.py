@@ -7,10 +7,11 @@ import numpy as np
 
 from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
+from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
@@ -23,7 +24,7 @@ class Results:
     """The results of all images; masks and images are written as they come, tables at the end.
 
     Args:
-        csv: file for a line for each image.
+        csv: file for a line for each image or object.
         output_dir: folder for masks and images.
         top_k: how many classes to name for each image.
         mask_values: of the run, which predicted masks have as well.
@@ -69,11 +70,12 @@ class Results:
         self._top_k = top_k
         self._mask_values = mask_values
         self._rows: list[Row] = []
-        columns = ("objects", "mean_area_pixels")
-        if not description.instances:
-            columns = ("class", "probability") if kind == "classification" else ()
-            columns += description.class_names
-        self._cells: list[Any] = [("file", *columns)]  # of the CSV file
+        columns = ["class", "probability"] if kind == "classification" else []
+        columns += description.class_names
+        if description.instances:
+            columns = instances.columns(description.image_shape[-1])
+        self._cells: list[Any] = [["file", *columns]]  # of the CSV file
+        self._stack: dict[pathlib.Path, list[np.ndarray]] = {}  # labels of one file
 
     def create_folders(self) -> None:
         """Makes sure that there are folders for the results, and that files can be written there.
@@ -94,20 +96,21 @@ class Results:
             answer: probabilities of the classes, or an answer for each pixel.
         """
         if self._description.answer == "classification":
-            row, cells = self._classes(answer)
+            row = self._classes(file, answer)
         elif self._description.answer == "regression":
-            row, cells = self._pixels(file, answer)
+            row = self._pixels(file, answer)
+        elif self._description.instances:
+            row = self._objects(file, image, answer)
         else:
-            row, cells = self._labels(file, image, answer)
+            row = self._labels(file, image, answer)
         self._rows.append({"file": str(file)} | row)
-        self._cells.append([str(file), *cells])
         return self._rows[-1]
 
-    def leave_out(self, file: str) -> None:
-        """Adds the line of a file that cannot be read to the CSV file."""
-        self._cells.append([file, *[""] * (len(self._cells[0]) - 1)])
+    def add_line(self, *cells: object) -> None:
+        """Adds a line to the CSV file: the name of an image, and other cells, empty at the end."""
+        self._cells.append([*cells, *[""] * (len(self._cells[0]) - len(cells))])
 
-    def _classes(self, probabilities: np.ndarray) -> tuple[Row, list[Any]]:
+    def _classes(self, file: ImageFile, probabilities: np.ndarray) -> Row:
         most_likely = np.argsort(-probabilities, kind="stable")[: self._top_k]
         names = self._description.class_names
         classes = [
@@ -115,9 +118,10 @@ class Results:
             for index in most_likely
         ]
         every = [f"{value:.6f}" for value in probabilities]
-        return {"classes": classes}, [names[most_likely[0]], every[most_likely[0]], *every]
+        self.add_line(str(file), names[most_likely[0]], every[most_likely[0]], *every)
+        return {"classes": classes}
 
-    def _pixels(self, file: ImageFile, answer: np.ndarray) -> tuple[Row, list[Any]]:
+    def _pixels(self, file: ImageFile, answer: np.ndarray) -> Row:
         assert self._folder is not None
         pixels = (answer.clip(0, 1) * 255).round().astype(np.uint8)
         row = {
@@ -126,36 +130,51 @@ class Results:
             "lowest": int(pixels.min()),
             "highest": int(pixels.max()),
         }
-        return row | predictions.write_prediction(self._folder, file.name, pixels), []
+        return row | predictions.write_prediction(self._folder, file.name, pixels)
 
-    def _labels(
-        self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray
-    ) -> tuple[Row, list[Any]]:
+    def _labels(self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray) -> Row:
         names = self._description.class_names
         labels = instances.class_numbers(probabilities, self._description)
-        row: Row = {"size": list(labels.shape)}
-        if self._description.instances:
-            count = int(labels.max(initial=0))
-            area = round(np.count_nonzero(labels) / max(count, 1), 2)
-            row |= {"objects": count, "mean_area_pixels": area}
-            cells = [count, area]
-        else:
-            counts = np.bincount(labels.ravel(), minlength=len(names))
-            shares = [round(share, 6) for share in (counts / labels.size).tolist()]
-            row |= {"shares": dict(zip(names, shares, strict=True))}
-            cells = [f"{share:.6f}" for share in shares]
+        counts = np.bincount(labels.ravel(), minlength=len(names))
+        shares = [round(share, 6) for share in (counts / labels.size).tolist()]
+        self.add_line(str(file), *(f"{share:.6f}" for share in shares))
+        row = {"size": list(labels.shape), "shares": dict(zip(names, shares, strict=True))}
         if self._folder is not None:
             shown = pictures.as_picture(image, self._description.pixel_range)
-            if self._description.instances:
-                row |= predictions.write_objects(self._folder, file.name, shown, labels)
-            else:
-                row |= predictions.write_mask(
-                    self._folder, file.name, shown, labels, names, self._mask_values
-                )
-        return row, cells
+            row |= predictions.write_mask(
+                self._folder, file.name, shown, labels, names, self._mask_values
+            )
+        return row
+
+    def _objects(self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray) -> Row:
+        labels = instances.label_instances(probabilities)
+        count = int(labels.max(initial=0))
+        area = round(np.count_nonzero(labels) / max(count, 1), 2)
+        row: Row = {"size": list(labels.shape), "objects": count, "mean_area_pixels": area}
+        picture, page = file.picture, file.picture.page or 0
+        planes = planes_of(picture)
+        if self._csv:
+            plane = planes[page] if planes else None
+            for cells in instances.measurements(labels, image, plane):
+                self.add_line(valid_text(str(picture.path)), picture.page, *cells)
+        if self._folder is not None:
+            path = self._folder / f"{file.whole}-instances.tif"
+            if path not in self._stack:
+                while self._stack:  # of the file before
+                    predictions.write_stack(*self._stack.popitem())
+                # Pages that are left out stay 0.
+                pages = [np.zeros(plane.size, np.uint16) for plane in planes]
+                self._stack[path] = pages or [labels]
+            self._stack[path][page] = labels
+            shown = pictures.as_picture(image, self._description.pixel_range)
+            overlay = predictions.write_objects(self._folder, file.name, shown, labels)
+            row |= {"instances": str(path), "overlay": overlay}
+        return row
 
     def finish(self, *, table: bool) -> None:
-        """Writes the CSV file, and prints a table if it is wanted."""
+        """Writes the last stack and the CSV file, and prints a table if it is wanted."""
+        while self._stack:
+            predictions.write_stack(*self._stack.popitem())
         if self._csv:
             # A link that the user names stays a link.
             replace_file(resolved(self._csv), csv_text.write(self._cells))

@@ -1,4 +1,4 @@
-"""Shows predictions as a table and writes masks and images as PNG files."""
+"""Shows predictions as a table and writes masks, images and instance labels as files."""
 
 import pathlib
 from collections.abc import Sequence
@@ -52,22 +52,26 @@ def _cells(row: Row) -> dict[str, str]:
 
 def write_objects(
     directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray
-) -> Row:
-    """Writes instance labels as a picture of 16 bits, and the image overlaid with the instances and
-    their outlines.
+) -> str:
+    """Writes an image, uint8 (H, W, 1 or 3), overlaid with its instances and their outlines.
 
     Args:
-        image: uint8 (H, W, 1 or 3).
         objects: uint16 (H, W), 0 for background.
 
     Returns:
-        The two paths, for the row of the image.
+        The path.
     """
     overlay = pictures.overlay_objects(pictures.stretch(image), objects)
-    return {
-        "instances": _save(Image.fromarray(objects), directory / f"{name}-instances.png"),
-        "overlay": _save(overlay, directory / f"{name}-overlay.png"),
-    }
+    return _save(overlay, directory / f"{name}-overlay.png")
+
+
+def write_stack(path: pathlib.Path, pages: Sequence[np.ndarray]) -> None:
+    """Writes instance labels, uint16 (H, W), as a TIFF file, which ImageJ opens as a stack."""
+    import tifffile
+
+    with replacing(path) as file, tifffile.TiffWriter(file) as writer:
+        for page in pages:
+            writer.write(page, photometric="minisblack", compression="zlib", metadata=None)
 
 
 def write_mask(
