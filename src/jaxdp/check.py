@@ -2,8 +2,10 @@
 training a few steps on each.
 """
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import rich.console
@@ -61,8 +63,6 @@ def main(asked: CheckConfig) -> int:
     """
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
-    import jax
-
     from jaxdp.training.setup import create_setup
 
     shared = asked.part(TrainConfig, devices=None)
@@ -79,13 +79,8 @@ def main(asked: CheckConfig) -> int:
         )
         for name, count in runs
     ]
-    settings: Any = jax.config
-    before = settings.jax_enable_x64
-    settings.update("jax_enable_x64", float64)
-    try:
+    with _float64(float64):
         ends = [_train(setup) for setup in setups]
-    finally:  # a notebook may go on in this process
-        settings.update("jax_enable_x64", before)
     differences = [
         [_largest_difference(end[column], ends[0][column]) for column in COLUMNS] for end in ends
     ]
@@ -109,6 +104,20 @@ def main(asked: CheckConfig) -> int:
             file=sys.stderr,
         )
     return int(not passed)
+
+
+@contextlib.contextmanager
+def _float64(wanted: bool) -> Iterator[None]:
+    """Has JAX compute in float64 in the block, if it is wanted; a notebook goes on as before."""
+    import jax
+
+    settings: Any = jax.config
+    before = settings.jax_enable_x64
+    settings.update("jax_enable_x64", wanted)
+    try:
+        yield
+    finally:
+        settings.update("jax_enable_x64", before)
 
 
 def _train(setup: "Setup") -> dict[str, Any]:
