@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import sklearn.metrics
 from flax import nnx
 
 import jaxdp
@@ -175,6 +176,29 @@ def test_values_beside_a_loss_are_metrics_that_stop_a_run() -> None:
     assert result.step < 30  # the model becomes surer
     expected = result.predict(IMAGES).max(-1).mean()
     assert result.evaluate(split="all")["sure"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_documented_metric_is_that_of_scikit_learn(tmp_path: pathlib.Path) -> None:
+    """The task of docs/library.md chooses the best checkpoint, and stops a run."""
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "library.md").read_text()
+    code = text[text.index("class Ranked(") : text.index("\n\n\nranked = ")]
+    names: dict[str, Any] = {"jaxdp": jaxdp, "jax": jax, "jnp": jnp, "np": np}
+    exec(code, names)
+    labels = np.random.default_rng(1).integers(0, 2, 96)
+    images = (np.resize(RANDOM, (96, 8, 8)) + 8 * labels[:, None, None]).astype(np.uint8)
+    data = from_arrays(images, labels, validation=0.5)
+    settings = {**TINY, "learning_rate": 0.005, "devices": 2, "progress": False}
+    stopping = jaxdp.callbacks.EarlyStopping("auroc", patience=2, larger_is_better=True)
+    settings |= {"callbacks": [stopping], "run_dir": str(tmp_path / "run"), "epochs": 8}
+    result = jaxdp.Trainer("cnn", data, names["Ranked"](2), **settings).fit()
+    rows = [row for row in result.history if row["split"] == "validation"]
+    best = max(rows, key=lambda row: row["auroc"])
+    assert result.metrics["validation"]["auroc"] == best["auroc"]
+    split: Any = data.validation
+    held_out = [split[index] for index in range(len(split))]
+    scores = result.predict(np.stack([each["images"] for each in held_out]))[:, 1]
+    expected = sklearn.metrics.roc_auc_score([each["labels"] for each in held_out], scores)
+    assert best["auroc"] == pytest.approx(expected, abs=2e-3)
 
 
 @pytest.mark.parametrize(
