@@ -2,14 +2,20 @@
 run.
 """
 
+import importlib
 import json
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
+import jax
+import numpy as np
+import optax
 import pytest
 from process_group import environment
 
+import jaxdp
 from jaxdp import evaluate, train
 from jaxdp.rundir.layout import RunDirectory
 
@@ -58,3 +64,37 @@ def test_an_example_trains_and_is_found_again(
     assert train.main(command.split()) == 0  # the same run goes on
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert (summary["steps"], summary["best_metric"]["name"]) == (3, figure)
+
+
+def test_the_loop_trains_to_the_bits_of_the_trainer_and_goes_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    loop: Any = importlib.import_module("loop")
+    assert len((EXAMPLES / "loop.py").read_text().splitlines()) <= 150
+    for name in ("parts", "whole", "other"):
+        (tmp_path / name).mkdir()
+    loop.train(tmp_path / "parts", 2, 1, 0.05)
+    parts = loop.train(tmp_path / "parts", 2, 2, 0.05)
+    own = loop.train(tmp_path / "whole", 2, 2, 0.05)
+    trainer = jaxdp.Trainer(
+        "cnn",
+        "digits",
+        model_kwargs={"width": 8, "hidden": 32},
+        optimizer=optax.sgd(0.05, momentum=0.9, nesterov=True),
+        global_batch_size=64,
+        batch_norm="group:32",
+        augment=(),
+        epochs=2,
+        devices=2,
+        progress=False,
+    )
+    result = trainer.fit()
+    for field in ("params", "batch_stats", "opt_state"):
+        for other in (parts, result.state):
+            pair = (getattr(own, field), getattr(other, field))
+            assert len({len(jax.tree.leaves(tree)) for tree in pair}) == 1
+            same = map(np.array_equal, *map(jax.tree.leaves, pair))
+            assert all(same), field
+    other = loop.train(tmp_path / "other", 4, 1, 0.04)  # the comparison can tell
+    assert not np.array_equal(other.params["head"]["kernel"], own.params["head"]["kernel"])

@@ -1,0 +1,119 @@
+"""A training loop of your own, from the parts that `jaxdp.Trainer` is made of.
+
+python examples/loop.py --devices 2 --epochs 3 --folder checkpoints
+python examples/loop.py --devices 4 --epochs 6 --folder checkpoints
+
+The second command continues after the third epoch, on other devices. Change what you like: each
+part is a function or an object of its own, and none of them knows of the loop.
+"""
+
+import argparse
+import contextlib
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+import jaxdp
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.config import BatchNormMode
+from jaxdp.data import augment, pipeline
+from jaxdp.runtime import devices
+from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.step import metrics
+from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.step.step import Recipe
+
+BATCH, SEED = 64, 0  # examples of an update over all devices; decides weights, order and noise
+
+
+def create_recipe(data: jaxdp.data.Dataset, rate: float) -> Recipe:
+    """Returns what a step computes, which knows no device: task, optimizer, input, batch norm."""
+    return Recipe(
+        task=jaxdp.tasks.Classification(data.num_classes, data.class_names),
+        optimizer=lambda schedule: optax.sgd(rate, momentum=0.9, nesterov=True),
+        preprocess=augment.Preprocess(data.mean, data.std),
+        batch_norm=BatchNormMode.parse("group:32"),
+    )
+
+
+def create_state(data: jaxdp.data.Dataset, recipe: Recipe) -> TrainState:
+    """Returns the state before the first step: parameters, batch statistics, momentum, step 0."""
+    channels = data.image_shape[-1]
+    model = jaxdp.models.CNN(
+        num_classes=data.num_classes, in_channels=channels, width=8, hidden=32, rngs=nnx.Rngs(SEED)
+    )
+    return create_train_state(model, recipe.optimizer(optax.constant_schedule(0.0)))
+
+
+def evaluate(strategy: Strategy, state: TrainState, split: Any) -> dict[str, float]:
+    """Returns the metrics over every example once: the last batch is padded with weight 0."""
+    order = pipeline.EvaluationOrder(len(split), BATCH)
+    read = functools.partial(pipeline.load, split)
+    sums: dict[str, Any] = {}
+    for batch in pipeline.batches(read, order, strategy.shard_batch):
+        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, {})))
+    return metrics.compute(strategy.recipe.task, sums)
+
+
+def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainState:
+    """Trains to the end of the last epoch, from the newest checkpoint in a folder, if any.
+
+    Args:
+        count: number of devices; the result depends on it only by rounding.
+        rate: learning rate.
+
+    Returns:
+        The state, as NumPy arrays.
+    """
+    devices.ensure(count)  # on a CPU so many are simulated
+    data = jaxdp.data.load("digits")
+    recipe = create_recipe(data, rate)
+    strategy = create_strategy("pmap", recipe, jax.devices()[:count])
+    create = functools.partial(create_state, data, recipe)
+    checkpoints = Checkpoints(folder, keep=2, best_metric=None)
+    if (step := checkpoints.latest()) is None:
+        step, state = 0, create()
+    else:
+        state = checkpoints.restore(step, jax.eval_shape(create))[0]
+    state = strategy.restore(state)  # a copy on each device
+    per_epoch = len(data.train) // BATCH
+    order = pipeline.TrainingOrder(len(data.train), BATCH, SEED, epochs * per_epoch)
+    constants = strategy.replicate(Constants.create(np.zeros(1), SEED))
+    read = functools.partial(pipeline.load, data.train)
+    sums: dict[str, Any] = {}
+    with contextlib.closing(checkpoints):
+        # Threads read ahead, and each device gets its share of a batch.
+        for batch in pipeline.batches(read, order, strategy.shard_batch, start=step):
+            # Averages the gradients over the devices, and consumes the old state.
+            state, step_sums = strategy.train_step(state, batch, constants)
+            sums, step = metrics.add(sums, strategy.gather(step_sums)), step + 1
+            if step % per_epoch == 0:
+                found = evaluate(strategy, state, data.test)
+                loss = metrics.compute(recipe.task, sums)["loss"]
+                print(
+                    f"epoch {step // per_epoch}  training loss {loss:.4f}"
+                    f"  test accuracy {found['accuracy']:.2%} of {found['examples']}"
+                )
+                checkpoints.save(step, strategy.host_copy(state), {}, found)  # in the background
+                sums = {}
+    return strategy.gather(state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("checkpoints"))
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    train(given.folder, given.devices, given.epochs, given.learning_rate)
+
+
+if __name__ == "__main__":
+    main()
