@@ -81,10 +81,11 @@ def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainSt
     else:
         state = checkpoints.restore(step, jax.eval_shape(create))[0]
     state = strategy.restore(state)  # a copy on each device
-    per_epoch = len(data.train) // BATCH
-    order = pipeline.TrainingOrder(len(data.train), BATCH, SEED, epochs * per_epoch)
+    examples: Any = data.train
+    per_epoch = len(examples) // BATCH
+    order = pipeline.TrainingOrder(len(examples), BATCH, SEED, epochs * per_epoch)
     constants = strategy.replicate(Constants.create(np.zeros(1), SEED))
-    read = functools.partial(pipeline.load, data.train)
+    read = functools.partial(pipeline.load, examples)
     sums: dict[str, Any] = {}
     with contextlib.closing(checkpoints):
         # Threads read ahead, and each device gets its share of a batch.
