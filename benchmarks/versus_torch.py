@@ -363,9 +363,9 @@ def check_same_model(name: str, kwargs: dict, size: int) -> None:
     torch: Any = importlib.import_module("torch")
     import numpy as np
     from flax import nnx
+    from reference_state import load_reference_weights
 
     from jaxdp import models
-    from jaxdp.models.reference_weights import load_reference_weights
 
     theirs = torch_model(name, kwargs)
     ours: Any = models.create(

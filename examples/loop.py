@@ -50,13 +50,15 @@ def create_state(data: jaxdp.data.Dataset, recipe: Recipe) -> TrainState:
     return create_train_state(model, recipe.optimizer(optax.constant_schedule(0.0)))
 
 
-def evaluate(strategy: Strategy, state: TrainState, split: Any) -> dict[str, float]:
+def evaluate(
+    strategy: Strategy, state: TrainState, constants: Constants, split: Any
+) -> dict[str, float]:
     """Returns the metrics over every example once: the last batch is padded with weight 0."""
     order = pipeline.EvaluationOrder(len(split), BATCH)
     read = functools.partial(pipeline.load, split)
     sums: dict[str, Any] = {}
     for batch in pipeline.batches(read, order, strategy.shard_batch):
-        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, {})))
+        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, constants)))
     return metrics.compute(strategy.recipe.task, sums)
 
 
@@ -94,7 +96,7 @@ def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainSt
             state, step_sums = strategy.train_step(state, batch, constants)
             sums, step = metrics.add(sums, strategy.gather(step_sums)), step + 1
             if step % per_epoch == 0:
-                found = evaluate(strategy, state, data.test)
+                found = evaluate(strategy, state, constants, data.test)
                 loss = metrics.compute(recipe.task, sums)["loss"]
                 print(
                     f"epoch {step // per_epoch}  training loss {loss:.4f}"

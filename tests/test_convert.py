@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
+from reference_state import load_reference_weights
 from runs import evaluated
 
 import jaxdp
 from jaxdp import convert, models, train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.inference.weights import read_weights
-from jaxdp.models.reference_weights import load_reference_weights, reference_names
+from jaxdp.models.reference_weights import reference_names
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (

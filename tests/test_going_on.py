@@ -1,5 +1,6 @@
 """What `fit` does with a result: goes on with it, in memory as in a folder, or starts from it."""
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -214,3 +215,21 @@ def test_values_are_one_per_example(extra: Callable[..., Any], message: str) -> 
 
     with pytest.raises(jaxdp.ConfigError, match=message):
         jaxdp.Trainer("cnn", DATA, wrong, progress=False, **TINY).fit(epochs=1)
+
+
+def test_folds_share_their_programs() -> None:
+    """Mean and standard deviation are data of the steps, so that each fold compiles nothing."""
+    texts, means = set[str](), set[tuple[float, ...]]()
+    for fold in range(2):
+        held_out = np.arange(32) // 4 % 8 == fold
+        data = from_arrays(
+            IMAGES[~held_out], LABELS[~held_out], validation=(IMAGES[held_out], LABELS[held_out])
+        )
+        setup = jaxdp.Trainer("cnn", data, progress=False, **TINY).setup
+        state, batch, constants = setup.abstract_step(8)
+        evaluated = dataclasses.replace(constants, learning_rates=(), key=())
+        steps: Any = setup.strategy
+        texts.add(steps.train_step.lower(state, batch, constants).as_text())
+        texts.add(steps.eval_step.lower(state, batch, evaluated).as_text())
+        means.add(data.mean)
+    assert (len(means), len(texts)) == (2, 2)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from reference_state import load_reference_weights
 from test_models import abstract, create
 
-from jaxdp.models.reference_weights import load_reference_weights, reference_names
+from jaxdp.models.reference_weights import reference_names
 from jaxdp.registry import ConfigError
 
 VECTORS = ("weight", "bias", "running_mean", "running_var")

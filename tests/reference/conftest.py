@@ -10,9 +10,10 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from reference_state import load_reference_weights
 
 from jaxdp import models
-from jaxdp.models.reference_weights import Table, in_our_order, load_reference_weights
+from jaxdp.models.reference_weights import Table, in_our_order
 
 
 @pytest.fixture

@@ -98,6 +98,8 @@ class Central(strategy.Strategy):
         (scattered, everywhere), parts = self._scatter(needed, batch, constants.examples)
         return self._update(state, self._gather(self._compute(scattered, parts, everywhere)), own)
 
-    def _eval_step(self, state: TrainState, batch: step.Batch, data: Mapping[str, Any]) -> Any:
-        scattered, parts = self._scatter(dataclasses.replace(state, opt_state=()), batch, data)
-        return self._add(self._gather(self._evaluate(scattered, parts, {})))
+    def _eval_step(self, state: TrainState, batch: step.Batch, constants: Constants) -> Any:
+        own = dataclasses.replace(constants, examples={})
+        needed = dataclasses.replace(state, opt_state=()), own
+        (scattered, everywhere), parts = self._scatter(needed, batch, constants.examples)
+        return self._add(self._gather(self._evaluate(scattered, parts, everywhere)))

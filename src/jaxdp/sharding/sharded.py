@@ -64,10 +64,12 @@ class Sharded(strategy.Strategy):
             constants = dataclasses.replace(constants, examples={})
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
-        def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any]) -> Any:
+        def eval_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
             params, ema = replicas.local((state.params, state.ema))
             state = dataclasses.replace(state, params=params, ema=ema)
-            return step.eval_step(state, gather(batch, data), {}, recipe=recipe, replicas=replicas)
+            batch = gather(batch, constants.examples)
+            constants = dataclasses.replace(constants, examples={})
+            return step.eval_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
         train_steps = scan_steps(train_step, recipe=recipe)
@@ -203,8 +205,8 @@ class _SpreadPreprocess(Preprocess):
 
     spread: Callable[[Batch], dict[str, Any]] = dict
 
-    def __call__(self, batch: Any, keys_of: Any) -> Any:
-        return self.spread(super().__call__(batch, keys_of))
+    def __call__(self, batch: Any, keys_of: Any, moments: Any = None) -> Any:
+        return self.spread(super().__call__(batch, keys_of, moments))
 
 
 _copy = jax.jit(jnp.copy)

@@ -20,10 +20,10 @@ from jaxdp.sharding.mesh import Device, MeshShape
 from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import Recipe, TrainStep
 
-EvalStep = Callable[[TrainState, Any, Any], dict[str, jax.Array]]
+EvalStep = Callable[[TrainState, Any, Constants], dict[str, jax.Array]]
 
 
 class Strategy(abc.ABC):
@@ -40,7 +40,8 @@ class Strategy(abc.ABC):
         train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
             memory of the old state, which cannot be used afterwards. Most strategies also take
             several batches at once: `own_trace.scan_steps`.
-        eval_step: (state, placed batch, placed data) -> metric sums.
+        eval_step: (state, placed batch, placed constants) -> metric sums; of the constants it needs
+            examples and moments.
 
     Raises:
         ConfigError: for devices, a mesh, `shard_params` or a setting of the step that the strategy

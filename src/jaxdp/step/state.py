@@ -80,22 +80,24 @@ class TrainState:
 
 @struct.dataclass
 class Constants:
-    """The arrays that all steps of a run read, on every device, so that other learning rates or
-    seeds need no new compilation.
+    """The arrays that all steps of a run read, on every device, so that other learning rates,
+    seeds or statistics of a dataset need no new compilation.
 
     Attributes:
         examples: the dataset from which batches are gathered, if it is held on the devices;
             otherwise empty.
         learning_rates: one for each update; the last one also serves all later updates.
         key: data of the random key from which all others are derived.
+        moments: mean and standard deviation of the images; None for those of the preprocessing.
     """
 
     examples: Mapping[str, Leaf]
-    learning_rates: Leaf
-    key: Leaf
+    learning_rates: Leaf = ()
+    key: Leaf = ()
+    moments: Leaf | None = None
 
     @classmethod
-    def create(cls, learning_rates: Any, seed: int) -> "Constants":
+    def create(cls, learning_rates: Any, seed: int, moments: Any = None) -> "Constants":
         """Returns the constants on the host, without examples.
 
         Rates are padded to a length that most runs share.
@@ -103,7 +105,7 @@ class Constants:
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
         key = np.asarray(jax.random.key_data(jax.random.key(seed)))
-        return cls({}, np.pad(rates, (0, length - len(rates)), mode="edge"), key)
+        return cls({}, np.pad(rates, (0, length - len(rates)), mode="edge"), key, moments)
 
 
 def create_train_state(

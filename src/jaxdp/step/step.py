@@ -147,7 +147,7 @@ def accumulate_gradients(
     """
     count = recipe.accumulate_steps
     compute = functools.partial(
-        compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas
+        compute_gradients, state, constants=constants, recipe=recipe, replicas=replicas
     )
     if count == 1:
         return compute(batch)
@@ -184,7 +184,7 @@ def accumulate_gradients(
 
 
 def compute_gradients(
-    state: TrainState, batch: Batch, *, key: Array, recipe: Recipe, replicas: Replicas
+    state: TrainState, batch: Batch, *, constants: Constants, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums,
     all of this replica's examples.
@@ -194,14 +194,14 @@ def compute_gradients(
     Args:
         state: before the update.
         batch: this replica's examples, not yet augmented.
-        key: data of the run's random key.
+        constants: holds the run's random key, and the statistics of its images.
     """
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
-        return lambda indices: fold(example_keys(key, state.step, indices), purpose)
+        return lambda indices: fold(example_keys(constants.key, state.step, indices), purpose)
 
     with jax.named_scope("augment"):
-        batch = recipe.preprocess(batch, keys_of(0))
+        batch = recipe.preprocess(batch, keys_of(0), constants.moments)
     keys = keys_of(1)(batch["indices"])
     group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
@@ -271,17 +271,17 @@ def _merge_frozen(names: frozenset[str], frozen: Tree, trained: Tree) -> Tree:
 
 
 def eval_step(
-    state: TrainState, batch: Batch, data: Mapping[str, Any], *, recipe: Recipe, replicas: Replicas
+    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> dict[str, Array]:
     """Returns the metric sums of the global batch, computed with the moving average of the weights
     if there is one.
 
     Args:
         state: of the model.
-        batch: this program's examples, or their indices in `data`.
-        data: the dataset if it is held on the devices; otherwise empty.
+        batch: this program's examples, or their indices in `constants.examples`.
     """
-    batch = recipe.preprocess(gather_examples(batch, data), None)
+    batch = gather_examples(batch, constants.examples)
+    batch = recipe.preprocess(batch, None, constants.moments)
     return replicas.sum(
         recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False)
     )

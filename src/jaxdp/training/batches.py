@@ -15,7 +15,7 @@ from jaxdp.runtime import platform
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import Recipe
 from jaxdp.training.intervals import Intervals
 
@@ -138,9 +138,11 @@ class Batches:
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
+        constants = Constants(data, moments=self.strategy.replicate(self.recipe.preprocess.moments))
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order):
-            under_way.append(compile_then_barrier(self.strategy.eval_step, state, batch, data))
+            sums = compile_then_barrier(self.strategy.eval_step, state, batch, constants)
+            under_way.append(sums)
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)

@@ -64,8 +64,13 @@ class Setup(Batches):
     @functools.cached_property
     def constants(self) -> Constants:
         """What all training steps read, on the devices."""
-        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
+        small = self.strategy.replicate(self._host_constants)
         return dataclasses.replace(small, examples=self.train_data)
+
+    @property
+    def _host_constants(self) -> Constants:
+        moments = self.recipe.preprocess.moments
+        return Constants.create(self.learning_rates, self.config.seed, moments)
 
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew; None if the
@@ -148,7 +153,7 @@ class Setup(Batches):
         }
         constants = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-            Constants.create(self.learning_rates, self.config.seed),
+            self._host_constants,
         )
         return (
             self.strategy.abstract(self.shapes),

@@ -11,9 +11,11 @@ every change of geometry.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from jaxdp.data.augment.words import Augmentation as Augmentation
@@ -57,7 +59,10 @@ class Preprocess:
         return tuple(item for item in self.augmentations if isinstance(item, Mixing))
 
     def __call__(
-        self, batch: Batch, keys_of: Callable[[Array], Key[Array, "batch"]] | None
+        self,
+        batch: Batch,
+        keys_of: Callable[[Array], Key[Array, "batch"]] | None,
+        moments: Float[Array, "2 channels"] | None = None,
     ) -> dict[str, Array]:
         """Returns the batch with float32 images, int32 masks and float32 targets.
 
@@ -68,13 +73,15 @@ class Preprocess:
         Args:
             batch: the fields of the examples as they are stored.
             keys_of: returns one key per example from their indices; None for no augmentation.
+            moments: mean and standard deviation as data of a program, which then serves datasets
+                with others; None for those of this object.
 
         Raises:
             ConfigError: while tracing, for an augmentation that does not fit the images;
                 `output_shape` finds it beforehand.
         """
         if keys_of is None:
-            return dict(batch) | self._normalized(self._floats(_pixels(batch)))
+            return dict(batch) | self._normalized(self._floats(_pixels(batch)), moments)
         height, width, channels = batch["images"].shape[1:]
         output_shape(self.augmentations, (height, width, channels))
         augment, keys = jax.vmap(self._augment), keys_of(batch["indices"])
@@ -85,10 +92,15 @@ class Preprocess:
             usable = batch["partner_weights"] > 0
             out["images"] = jnp.where(usable[:, None, None, None], images, out["images"])
             out["partner_share"] = jnp.where(usable, shares, 0.0)
-        return self._normalized(out)
+        return self._normalized(out, moments)
+
+    @property
+    def moments(self) -> Float[np.ndarray, "2 channels"]:
+        """Mean and standard deviation."""
+        return np.array([self.mean, self.std], jax.dtypes.canonicalize_dtype(float))
 
     def normalize(
-        self, images: Float[Array, "*batch height width channels"]
+        self, images: Float[Array, "*batch height width channels"], moments: Any = None
     ) -> Float[Array, "*batch height width channels"]:
         """Subtracts the mean from float32 images and divides by the standard deviation."""
         if self.per_image:
@@ -98,6 +110,8 @@ class Preprocess:
             # colour finite.
             floor = 1 / jnp.sqrt(float(math.prod(images.shape[-3:])))
             return (images - mean) / jnp.maximum(std, floor)
+        if moments is not None:  # to the bits of the line below, where XLA inverts a constant
+            return (images - moments[0]) * (1 / moments[1])
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, pixels: Batch) -> Example:
@@ -111,8 +125,8 @@ class Preprocess:
         low, high = self.pixel_range
         return (images - low) * (255.0 / (high - low))
 
-    def _normalized(self, examples: Example) -> Example:
-        out = examples | {"images": self.normalize(examples["images"])}
+    def _normalized(self, examples: Example, moments: Any) -> Example:
+        out = examples | {"images": self.normalize(examples["images"], moments)}
         return out | ({"targets": out["targets"] / TARGET_MAX} if "targets" in out else {})
 
     def _augment(self, pixels: Example, key: RandomKey) -> Example:
