@@ -58,7 +58,8 @@ def lowered(case: dict[str, Any], setup: Any) -> Any:
     """Returns the program before it is compiled."""
     state, batch, constants = setup.abstract_step(setup.global_batch_size)
     if case["evaluates"]:
-        return setup.strategy.eval_step.lower(state, batch, constants.examples)
+        constants = dataclasses.replace(constants, learning_rates=(), key=())
+        return setup.strategy.eval_step.lower(state, batch, constants)
     if case["steps_a_call"]:  # the last dim of indices and weights
         batch = {
             name: jax.ShapeDtypeStruct((*leaf.shape, case["steps_a_call"]), leaf.dtype)

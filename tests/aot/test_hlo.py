@@ -90,6 +90,16 @@ def test_what_a_tpu_divides_among_fusions_counts_once() -> None:
     assert read_collectives(both.replace("  ROOT %parts", again)) == read_collectives(SCATTER)
 
 
+def test_collectives_of_a_tpu_with_one_channel_and_other_shapes_are_several() -> None:
+    again = "  %first = (f32[8,8]{1,0}) fusion(%x), kind=kCustom, calls=%other\n  ROOT %parts"
+    part = SCATTER[SCATTER.index("%all-reduce-scatter.4 (") : SCATTER.index("ENTRY")]
+    other = part.replace("%all-reduce-scatter.4", "%all-reduce-scatter.5").replace("16,8", "32,8")
+    text = (other + "\n" + SCATTER).replace(
+        "  ROOT %parts", again.replace("other", "all-reduce-scatter.5")
+    )
+    assert read_collectives(text) == [Collective("reduce-scatter", 2, 3 * ONE + 2 * 4 * 4)]
+
+
 def test_collectives_of_a_gpu_share_a_channel() -> None:
     """XLA:GPU gives the same number to collectives that have nothing to do with each other."""
     text = TPU.replace("replica_groups", "channel_id=1, replica_groups")

@@ -76,7 +76,8 @@ def _walk(
 ) -> Iterator[tuple[str, Collective]]:
     """Yields each collective of a computation and of those that it calls, by a unique name.
 
-    XLA:TPU divides a collective among fusions, which share its channel: that is its name.
+    XLA:TPU divides a collective among fusions, which share its channel and shapes: these are its
+    name. Others have that channel, too.
 
     Args:
         times: how often the computation runs.
@@ -98,7 +99,8 @@ def _walk(
             kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else kind
             channel = re.search(r"channel_id=\d+", attributes) if fused else None
             moved = times * max(operands, results)
-            yield channel[0] if channel else each["name"], Collective(kind, times, moved)
+            unique = f"{channel[0]} {_ARRAY.findall(each['type'])}" if channel else each["name"]
+            yield unique, Collective(kind, times, moved)
         elif opcode in _CALLERS:
             trips = _trips(computations, attributes) if opcode == "while" else 1
             for called in _NAME.findall(" ".join(_CALLED.findall(attributes))):
