@@ -103,6 +103,7 @@ def test_a_result_gives_its_weights(half: jaxdp.Result, capsys: pytest.CaptureFi
     [
         ({"epochs": 2}, "resume=step 6: has done 6 steps of 6; give more epochs or steps"),
         ({"epochs": 4, "optimizer": "adam"}, "has another model or optimizer; init_from starts"),
+        ({"epochs": 4, "run_dir": "other"}, "run_dir=other: the result to resume has no folder"),
     ],
 )
 def test_what_cannot_go_on_is_one_line(

@@ -150,6 +150,9 @@ class Trainer:
         if self._progress and self._has_fitted and not before and setup.config.run_dir is None:
             say("trains anew from the initial weights; fit(resume=result) continues a result")
         self._has_fitted = True
+        if before is not None and setup.config.run_dir is not None:
+            remedy = "the result to resume has no folder; save it, and resume its folder"
+            raise ConfigError("run_dir", setup.config.run_dir, remedy)
         run_dir, default = setup.config.run_dir, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         saves = run_dir is not None and default
         numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
