@@ -187,8 +187,8 @@ import jax.numpy as jnp
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess
 clean = Preprocess.__call__
-def bad(self, batch, keys_of):
-    out = dict(clean(self, batch, keys_of))
+def bad(self, batch, keys_of, moments):
+    out = dict(clean(self, batch, keys_of, moments))
     if keys_of is not None:
         number = int(pipeline.TrainingOrder(1437, 32, 0, 44)[5][20])
         is_bad = (batch['indices'] == number)[:, None, None, None]
