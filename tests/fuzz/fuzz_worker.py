@@ -43,7 +43,8 @@ def start() -> None:
     platform.check_backend()
     resource.setrlimit(resource.RLIMIT_AS, (held_bytes("VmSize") + ROOM_BYTES,) * 2)
     # What is started is not what is tried here, and takes seconds.
-    launcher._PROGRAM = ("-c", "pass")  # pyright: ignore[reportPrivateUsage]
+    assert launcher.TRAIN
+    launcher.TRAIN = ("-c", "pass")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextlib.contextmanager
