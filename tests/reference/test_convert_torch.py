@@ -62,8 +62,8 @@ def test_a_whole_model_or_none_is_no_state_dict(capsys: pytest.CaptureFixture[st
     ("dtype", "message"),
     [
         ("bfloat16", ""),
-        ("int32", "1 of another dtype: fc.bias int32, expected float32"),
-        ("float8_e4m3fn", "fc.bias is float8_e4m3fn, which cannot be read; save it as float32"),
+        ("int32", "1 of another dtype: head/bias int32, expected float32"),
+        ("float8_e4m3fn", "w.pt: cannot be read: Got unsupported ScalarType Float8_e4m3fn"),
     ],
 )
 def test_only_floats_that_numpy_has_are_weights(
