@@ -22,7 +22,7 @@ class LoadedResult(Result):
     """The result of a run in a folder, which can go on."""
 
     def trainer(self, **settings: Any) -> Trainer:
-        """Returns a trainer with the settings of the run, whose `fit` continues it.
+        """Returns a trainer with the settings of the run; its `fit` continues the run.
 
         Where the run had objects, such as `data`, they are given again.
         """

@@ -47,7 +47,7 @@ class Result:
         summary: what summary.json holds.
         history: rows of metrics.jsonl.
         run_dir: folder of the run; None if nothing was written.
-        position: what a run needs besides the state to continue.
+        position: what a run needs in addition to the state to continue.
     """
 
     def __init__(

@@ -118,8 +118,7 @@ class Trainer:
         raise TypeError("a Trainer is not pickled; create it where it trains")
 
     def fit(self, **settings: Unpack[TrainKeywords]) -> "Result":
-        """Trains from the initial weights to the end, or with `run_dir` resumes the run that is
-        there.
+        """Trains from the initial weights to the end; with `run_dir`, resumes the run in it.
 
         `fit(resume=result, epochs=40)` continues a result, up to 40 epochs in all, and
         `fit(resume=folder)` the run in a folder.
@@ -136,7 +135,7 @@ class Trainer:
         `learning_rate`, `epochs` or `seed`, cost no compilation.
 
         Args:
-            **settings: in place of those of this trainer, for this run.
+            **settings: instead of the settings of this trainer, for this run.
 
         Raises:
             ConfigError: for settings that cannot work, or a run directory that holds another run.

@@ -88,7 +88,7 @@ class Constants:
             otherwise empty.
         learning_rates: one for each update; the last one also serves all later updates.
         key: data of the random key from which all others are derived.
-        moments: mean and standard deviation of the images; None for those of the preprocessing.
+        moments: mean and standard deviation of the images; None: the preprocessing has them.
     """
 
     examples: Mapping[str, Leaf]

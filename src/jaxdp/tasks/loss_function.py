@@ -31,7 +31,7 @@ def from_loss(
 
     Args:
         function: (outputs, targets) -> losses (batch, ...), in JAX; or a pair of these and a dict
-            of other values (batch, ...), whose means over the examples are metrics. Losses with
+            of other values (batch, ...): their means over the examples are metrics. Losses with
             more dims than one, such as one per pixel, are averaged per example. Targets are int32
             labels (batch,), int32 masks (batch, height, width) or float32 images with values of 0
             to 1 (batch, height, width, channels), as `kind` says; masks and images are cropped to

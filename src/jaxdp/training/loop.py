@@ -40,7 +40,7 @@ class RunOutcome:
         summary: what summary.json holds.
         last_saved: step of the newest checkpoint.
         directory: of the run, if it writes one.
-        position: what a run needs besides the state to continue.
+        position: what a run needs in addition to the state to continue.
     """
 
     status: str

@@ -148,7 +148,7 @@ def continued(state: Any, shapes: TrainState, total_steps: int) -> TrainState:
     Args:
         state: on the host.
         shapes: of a state of the run.
-        total_steps: of the run, those of the other one included.
+        total_steps: of the run, with the steps of the other run.
 
     Raises:
         ConfigError: for a state of other arrays, and where no step is left.

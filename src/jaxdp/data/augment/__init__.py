@@ -74,7 +74,7 @@ class Preprocess:
             batch: the fields of the examples as they are stored.
             keys_of: returns one key per example from their indices; None for no augmentation.
             moments: mean and standard deviation as data of a program, which then serves datasets
-                with others; None for those of this object.
+                with others; None for the values of this object.
 
         Raises:
             ConfigError: while tracing, for an augmentation that does not fit the images;
