@@ -77,6 +77,15 @@ def test_a_result_goes_on_in_its_folder(
         assert_same(trainer(progress=False).fit(resume=given, epochs=4), whole)
 
 
+def test_a_folder_named_like_a_choice_is_no_run_to_resume(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("never").mkdir()
+    result = trainer(progress=False).fit(resume="never", epochs=1)
+    assert (result.step, result.run_dir) == (3, None)
+
+
 def test_only_the_second_fit_says_that_it_starts_anew(
     half: jaxdp.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:

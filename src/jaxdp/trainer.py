@@ -265,15 +265,16 @@ def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome
     """Returns the settings of `fit` with the folder of what they resume as `run_dir`, and the
     outcome of a result in memory that they resume.
     """
-    given: dict[str, Any] = dict(settings)
-    resume: Any = given.get("resume")
+    given: Any = dict(settings)
+    resume = given.get("resume")
     if hasattr(resume, "run_dir"):
         if resume.run_dir is None:
             del given["resume"]
             kept: Any = {"rows": resume.history, "position": resume.position}
             return given, RunOutcome(resume.status, resume.step, resume.state, **kept)
         resume = resume.run_dir
-    if isinstance(resume, pathlib.Path) or os.path.isdir(resume or ""):
+    is_folder = resume not in ("auto", "never", "must") and os.path.isdir(resume or "")
+    if is_folder or isinstance(resume, pathlib.Path):
         given |= {"run_dir": str(resume), "resume": "must"}
     return given, None
 
