@@ -30,36 +30,38 @@ VALUES: dict[str, Any] = {
     "sampler": "balanced",
     "profile": "1:2",
 }
-REMOVED = [row for row in deprecation.REMOVED if not row.command]
+REMOVED = [name for name in deprecation.REMOVED if " " not in name]
 
 
-@pytest.fixture(params=REMOVED, ids=lambda row: row.name)
-def row(request: pytest.FixtureRequest) -> deprecation.Removed:
+@pytest.fixture(params=REMOVED)
+def removed(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_a_removed_setting_is_one_line(row: deprecation.Removed) -> None:
+def test_a_removed_setting_is_one_line(removed: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        jaxdp.Trainer("cnn", "digits", **{row.name: VALUES[row.name]})
-    assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
-    word = f"{row.name}={VALUES[row.name]}"
+        jaxdp.Trainer("cnn", "digits", **{removed: VALUES[removed]})
+    assert raised.value.remedy == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    word = f"{removed}={VALUES[removed]}"
     space = Space([word], "grid", TrainConfig(), (), pathlib.Path())
     with pytest.raises(ConfigError) as raised:
         _ = space.texts
-    assert raised.value.remedy == f"was removed in 0.3.0: {row.remedy}"
+    assert raised.value.remedy == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
 
 
 def test_files_may_hold_a_removed_setting_at_its_default(
-    row: deprecation.Removed, capsys: pytest.CaptureFixture[str]
+    removed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, row.name: row.default}))
+    pathlib.Path("old.yaml").write_text(
+        yaml.safe_dump({"seed": 3, removed: deprecation.LAST_DEFAULTS.get(removed)})
+    )
     assert config.load("old.yaml") == {"seed": 3}
-    value = VALUES[row.name]
-    pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, row.name: value}))
+    value = VALUES[removed]
+    pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, removed: value}))
     assert run_train("--config old.yaml") == 2
     assert capsys.readouterr().err == (
-        f"jaxdp.train: error: --config old.yaml: has {row.name}: {value}, which was removed in"
-        f" 0.3.0: {row.remedy}\n"
+        f"jaxdp.train: error: --config old.yaml: has {removed}: {value}, which was removed in"
+        f" 0.3.0: {deprecation.REMOVED[removed]}\n"
     )
 
 
@@ -89,7 +91,7 @@ def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
     shutil.copytree(pathlib.Path(__file__).parent / "kept_runs" / "0.1", "run")
     settings = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
     assert {"steps_per_call", "grad_reduce_dtype"} <= settings.keys()
-    later = {each.name: each.default for each in REMOVED}
+    later = {each: deprecation.LAST_DEFAULTS.get(each) for each in REMOVED}
     with pathlib.Path("run/config.yaml").open("a") as file:
         file.write(yaml.safe_dump({name: later[name] for name in later.keys() - settings.keys()}))
     result = jaxdp.load("run")
@@ -116,15 +118,15 @@ def test_a_removed_flag_of_one_command_is_unknown_to_the_others() -> None:
 
 
 def test_a_run_with_a_removed_setting_is_read_with_a_warning(
-    row: deprecation.Removed, capsys: pytest.CaptureFixture[str]
+    removed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value = VALUES[row.name]
+    value = VALUES[removed]
     pathlib.Path("run").mkdir()
-    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, row.name: value}))
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, removed: value}))
     assert RunDirectory(pathlib.Path("run")).load_config().seed == 3
     assert capsys.readouterr().err == (
-        f"warning: run/config.yaml has {row.name}: {value}, which was removed in 0.3.0:"
-        f" {row.remedy}\n"
+        f"warning: run/config.yaml has {removed}: {value}, which was removed in 0.3.0:"
+        f" {deprecation.REMOVED[removed]}\n"
     )
 
 

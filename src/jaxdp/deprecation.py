@@ -1,87 +1,51 @@
 """Settings that are gone: each is refused with one line that says what to use instead."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+# All were removed in version 0.3.0: a setting of training, or a flag of one command or a value of
+# one setting, whose name comes first; and what to use instead.
+REMOVED = {
+    "steps_per_call": "use --steps-per-execution",
+    "measure_devices": "use --devices",
+    "grad_reduce_dtype": "leave it out; gradients are averaged in the parameters' format",
+    "exchange": "use --strategy exact or --strategy async",
+    "local_steps": "leave it out; --strategy exact and async update after every batch",
+    "outer_learning_rate": "leave it out; no strategy averages replicas",
+    "outer_momentum": "leave it out; no strategy averages replicas",
+    "sampler": "use --class-weights balanced",
+    "profile": "use --callbacks profiler:first=START,last=STOP",
+    "remat full": "use --remat blocks",
+    "callbacks learning_rate_monitor": (
+        "rows have the learning rate of an optimizer given by name"
+    ),
+    "on_divergence rollback": "use skip, or stop and resume with a smaller --learning-rate",
+    "bench target": "use python -m jaxdp.plan --target",
+    "bench quick": "use python -m jaxdp.plan --target",
+    "bench compare": "use the tables, or the lines of both bench.jsonl",
+    "plan quick": "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0",
+    "plan output": "use the table, or --json",
+    "sweep on": "use Ray Tune, or an array job of Slurm",
+    "sweep address": "use Ray Tune, or an array job of Slurm",
+    "devices address": "use Ray's own command, ray status",
+    "devices model": "use python -m jaxdp.plan",
+    "launch slurm submit": "pipe the script to sbatch",
+    "launch slurm partition": "pipe the script to sbatch --partition NAME",
+    "launch slurm account": "pipe the script to sbatch --account NAME",
+    "launch slurm job_name": "pipe the script to sbatch --job-name NAME",
+    "launch log_dir": "redirect standard error, whose lines begin with [N]",
+    "predict output": (
+        "use --csv FILE.csv, with a line for each image and a column for each class"
+    ),
+    "predict overlap": "leave it out; tiles overlap as far as the model sees",
+    "predict probabilities": (
+        "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns those of each pixel"
+    ),
+    "evaluate per_image": "predict --csv writes a line for each image",
+}
 
-@dataclasses.dataclass(frozen=True)
-class Removed:
-    """A setting that is gone.
-
-    Attributes:
-        name: of the setting.
-        remedy: what to use instead, or why nothing is needed.
-        default: its last default value. A file of an earlier version may hold it.
-        names_run: whether the setting is part of the hash that names a run's folder.
-        command: the command that had it, or the setting with this value, such as `callbacks`;
-            empty for a setting of training.
-    """
-
-    name: str
-    remedy: str
-    default: Any = None
-    names_run: bool = False
-    command: str = ""
-
-
-# All were removed in version 0.3.0.
-REMOVED = (
-    Removed("steps_per_call", "use --steps-per-execution", default=1),
-    Removed("measure_devices", "use --devices", default=False),
-    Removed(
-        "grad_reduce_dtype",
-        "leave it out; gradients are averaged in the parameters' format",
-        names_run=True,
-    ),
-    Removed("exchange", "use --strategy exact or --strategy async", default="allreduce"),
-    Removed("local_steps", "leave it out; --strategy exact and async update after every batch"),
-    Removed("outer_learning_rate", "leave it out; no strategy averages replicas"),
-    Removed("outer_momentum", "leave it out; no strategy averages replicas"),
-    Removed("sampler", "use --class-weights balanced"),
-    Removed("full", "use --remat blocks", command="remat"),
-    Removed("profile", "use --callbacks profiler:first=START,last=STOP"),
-    Removed(
-        "learning_rate_monitor",
-        "rows have the learning rate of an optimizer given by name",
-        command="callbacks",
-    ),
-    Removed(
-        "rollback",
-        "use skip, or stop and resume with a smaller --learning-rate",
-        command="on_divergence",
-    ),
-    Removed("target", "use python -m jaxdp.plan --target", command="bench"),
-    Removed("quick", "use python -m jaxdp.plan --target", command="bench"),
-    Removed("quick", "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0", command="plan"),
-    Removed("output", "use the table, or --json", command="plan"),
-    Removed("on", "use Ray Tune, or an array job of Slurm", command="sweep"),
-    Removed("address", "use Ray Tune, or an array job of Slurm", command="sweep"),
-    Removed("address", "use Ray's own command, ray status", command="devices"),
-    Removed("model", "use python -m jaxdp.plan", command="devices"),
-    Removed("submit", "pipe the script to sbatch", command="launch slurm"),
-    Removed("partition", "pipe the script to sbatch --partition NAME", command="launch slurm"),
-    Removed("account", "pipe the script to sbatch --account NAME", command="launch slurm"),
-    Removed("job_name", "pipe the script to sbatch --job-name NAME", command="launch slurm"),
-    Removed("log_dir", "redirect standard error, whose lines begin with [N]", command="launch"),
-    Removed(
-        "compare",
-        "use the tables, or the lines of both bench.jsonl",
-        command="bench",
-    ),
-    Removed(
-        "output",
-        "use --csv FILE.csv, with a line for each image and a column for each class",
-        command="predict",
-    ),
-    Removed("overlap", "leave it out; tiles overlap as far as the model sees", command="predict"),
-    Removed("per_image", "predict --csv writes a line for each image", command="evaluate"),
-    Removed(
-        "probabilities",
-        "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns those of each pixel",
-        command="predict",
-    ),
-)
+# Files of earlier versions may hold removed settings at these values, or at None.
+LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
 
 
 def removal(name: str, command: str = "") -> str | None:
@@ -92,29 +56,26 @@ def removal(name: str, command: str = "") -> str | None:
         command: the command with these flags, in addition to the settings of training; or the
             setting with this value.
     """
-    for each in REMOVED:
-        if each.name == name and each.command in ("", command):
-            return f"was removed in 0.3.0: {each.remedy}"
-    return None
+    remedy = REMOVED.get(name) or REMOVED.get(f"{command} {name}")
+    return remedy and f"was removed in 0.3.0: {remedy}"
 
 
 def defining_defaults() -> dict[str, Any]:
     """Returns the defaults of removed settings that still name a run's folder."""
-    return {each.name: each.default for each in REMOVED if each.names_run}
+    return {"grad_reduce_dtype": None}
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a file without the removed ones that are at their defaults, or that
     another setting has taken over.
     """
-    defaults = {each.name: each.default for each in REMOVED if not each.command}
     found = strategy_of_workers(settings)
     if "exchange" in settings and found.get("instances"):  # version 0.2 balanced by itself
         found["class_weights"] = found.get("class_weights") or "balanced"
     return {
         name: value
         for name, value in found.items()
-        if name not in defaults or value != defaults[name]
+        if name not in REMOVED or value != LAST_DEFAULTS.get(name)
     }
 
 

@@ -6,6 +6,7 @@ One that compiles, or only rests, is not.
 import pathlib
 import subprocess
 import sys
+from typing import Any, NoReturn
 
 import pytest
 
@@ -61,3 +62,28 @@ def test_by_default_patience_follows_the_median(monkeypatch: pytest.MonkeyPatch)
     assert watched.timeout_seconds == pytest.approx(30 * 20)
     assert watchdog.Watchdog(Group(), None).timeout_seconds == 300
     assert watchdog.Watchdog(Group(), 7.0).timeout_seconds == 7
+
+
+class LeftByAnother(Group):
+    """Two processes, the other of which has left because its input was wrong."""
+
+    def put(self, key: str, value: str, *, overwrite: bool = True) -> None:
+        pass
+
+    def exit_reasons(self) -> dict[int, dict[str, Any]]:
+        return {1: {"message": "--steps 0: must be at least 1", "code": 2, "hangs": False}}
+
+    def leave(self, code: int) -> NoReturn:
+        raise SystemExit(code)
+
+
+def test_a_process_leaves_with_the_code_of_the_one_that_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A supervisor starts a run again unless its settings are to blame, whoever notices first."""
+    watched = watchdog.Watchdog(LeftByAnother(0, 2, members=("process 0", "process 1")), None)
+    with pytest.raises(SystemExit) as left:
+        watched._look_at_others()
+    assert left.value.code == 2
+    line = "jaxdp.train: error: process 1 has left: --steps 0: must be at least 1\n"
+    assert capsys.readouterr().err == line

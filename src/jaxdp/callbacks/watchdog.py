@@ -118,21 +118,21 @@ class Watchdog:
         for index, left in self._group.exit_reasons().items():
             if not self._ended.is_set():
                 where = "" if left["hangs"] else f"{self._group.members[index]} has left: "
-                self._leave(where + left["message"], hangs=left["hangs"], first=False)
+                self._leave(where + left["message"], hangs=left["hangs"], code=left["code"])
 
-    def _leave(self, message: str, *, hangs: bool, first: bool = True) -> None:
+    def _leave(self, message: str, *, hangs: bool, code: int | None = None) -> None:
         try:
-            if first and self._group.count > 1:
+            if code is None and self._group.count > 1:
                 if behind := self._behind():
                     message += f"; {behind}"
-                self._group.post_exit_reason(message, hangs=hangs)
+                self._group.post_exit_reason(message, 1, hangs=hangs)
             if hangs:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
             if hangs and self._group.count > 1:
                 time.sleep(2 * _LOOK_SECONDS)  # the others write down their positions, too
         finally:
-            self._group.leave(1)
+            self._group.leave(code or 1)
 
     def _behind(self) -> str:
         """Names the processes that the others wait for: those that dispatched the fewest steps."""

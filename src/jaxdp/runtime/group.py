@@ -66,12 +66,12 @@ class Group:
                 f"{self._prefix}/barrier/{self._barriers}", _NO_LIMIT_MILLISECONDS
             )
 
-    def post_exit_reason(self, message: str, *, hangs: bool = False) -> None:
-        """Posts why this process exits, if the others can still be reached."""
+    def post_exit_reason(self, message: str, code: int, *, hangs: bool = False) -> None:
+        """Posts why this process exits and its code, if the others can still be reached."""
         with contextlib.suppress(Exception):
             self.put(
                 f"left/{self.index}",
-                json.dumps({"message": message, "hangs": hangs}),
+                json.dumps({"message": message, "code": code, "hangs": hangs}),
                 overwrite=False,
             )
 
@@ -85,7 +85,7 @@ class Group:
             os._exit(code)
 
     def exit_reasons(self) -> dict[int, dict[str, Any]]:
-        """Returns why other processes have exited, by index."""
+        """Returns why other processes have exited, and their exit codes, by index."""
         return {
             index: json.loads(text)
             for index, text in self.get_all("left").items()

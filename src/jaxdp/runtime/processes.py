@@ -74,7 +74,7 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
     try:
         if _follows_from_a_loss(error):
             code, message = 1, _reason_of_others() or f"{_LOST} after the last checkpoint"
-        _group.post_exit_reason(message or f"{type(error).__name__}: {error}")
+        _group.post_exit_reason(message or f"{type(error).__name__}: {error}", code)
         if message is None:
             traceback.print_exception(error)
         else:
