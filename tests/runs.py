@@ -12,7 +12,7 @@ import jaxdp
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import ShardingConfig
-from jaxdp.inference import files
+from jaxdp.inference.answers import read_given
 from jaxdp.training.reader import MEASURED
 
 SAME = ("metrics", "best", "steps", "epochs", "status")
@@ -70,7 +70,7 @@ def answers(
         **options: those of `jaxdp.load`.
     """
     predictor = jaxdp.load(run_dir, **options).predictor(tile=tile, devices=options.get("devices"))
-    return [answer for _, answer in predictor(files.read_given(images, predictor))]
+    return [answer for _, answer in predictor(read_given(images, predictor))]
 
 
 def evaluated(run_dir: str | pathlib.Path, **sharding: Any) -> tuple[int, dict[str, float]]:

@@ -23,7 +23,6 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
 from jaxdp import data, evaluate, predict, train
-from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
@@ -440,21 +439,21 @@ def test_pictures_show_objects_by_the_color_of_their_number(
     monkeypatch.setattr(pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or blank)
     objects = np.stack([cells(number) for number in range(3)])
     images = np.stack([image_of(each) for each in objects])[..., None]
-    outputs = np.log(np.stack([certain(each) for each in objects]))
+    outputs = np.stack([certain(each) for each in objects])
     outcome.draw(
         pathlib.Path(),
         title="",
         task=Segmentation(3),
         source=arrays(12, test=(images, objects)).test,
         sums={},
-        predict=lambda _: outputs,
-        separate=plots._objects,
+        predict=lambda images: zip(images, outputs, strict=True),
+        separate=instances.label_instances,
     )
     assert len(shown) == 3
     for row, each, output in zip(shown, objects, outputs, strict=True):
         assert [title for title, _ in row][1:] == ["truth", "prediction"]
         truth, found = row[1][1], row[2][1]
-        for picture, labels in ((truth, each), (found, instances.label_instances(np.exp(output)))):
+        for picture, labels in ((truth, each), (found, instances.label_instances(output))):
             assert len(np.unique(picture.reshape(-1, 3), axis=0)) == len(np.unique(labels))
         assert {tuple(color) for color in truth[each == 0]} == {tuple(pictures.class_colors(1)[0])}
 

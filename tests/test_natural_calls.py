@@ -13,6 +13,8 @@ from PIL import Image
 
 import jaxdp
 from jaxdp.data import from_arrays, from_dataset
+from jaxdp.evaluation import evaluation_setup
+from jaxdp.reporting import pictures
 
 TINY: dict[str, Any] = {
     "model_kwargs": {"width": 4, "hidden": 8},
@@ -83,6 +85,85 @@ def test_one_stack_of_several_pages_has_several_answers(
 def test_arrays_are_evaluated_like_a_dataset_of_them(result: jaxdp.Result) -> None:
     few = IMAGES[:8], LABELS[:8] % 2  # fewer classes than the model knows
     assert result.evaluate(*few) == result.evaluate(from_arrays(*few, num_classes=4))
+
+
+def drawn(result: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
+    """Returns what `show_wrong` draws."""
+    rows: list[Any] = []
+    blank = np.zeros((4, 4, 3), np.uint8)
+    monkeypatch.setattr(pictures, "plot_rows", lambda given, *_: rows.extend(given) or blank)
+    assert isinstance(result.show_wrong(**options), Image.Image)
+    return rows
+
+
+def test_the_worst_predictions_are_shown_first(
+    result: jaxdp.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A class that the model has not learned is wrong in every image of it.
+    labels = np.where(LABELS == 3, 0, LABELS)
+    assert result.show_wrong(2).size[0] > 100
+    data = from_arrays(IMAGES, labels, num_classes=4)
+    monkeypatch.setattr(
+        result, "_setup", evaluation_setup(result.config, result.description, data, result._setup)
+    )
+    shown = [each for row in drawn(result, monkeypatch, count=6, split="all") for each in row]
+    answers = result.predict(IMAGES)
+    worst = np.argsort(answers[np.arange(32), labels])[:6]
+    for (title, picture), index in zip(shown, worst, strict=True):
+        name, said = title.splitlines()
+        likeliest = answers[index].argmax()
+        assert name == f"arrays train[{index}]"
+        assert said == f"{labels[index]}, predicted {likeliest} ({answers[index].max():.0%})"
+        np.testing.assert_array_equal(picture[..., 0], IMAGES[index])
+    with pytest.raises(jaxdp.ConfigError, match="there is no split 'tset' in arrays"):
+        result.show_wrong(split="tset")
+
+
+@pytest.mark.parametrize("task", ["segmentation", "regression"])
+def test_the_worst_of_dense_predictions_are_shown_first(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = RANDOM[..., None]
+    truths = {"segmentation": (RANDOM > 40).astype(np.uint8), "regression": images}[task]
+    data = from_arrays(images, truths)
+    settings: dict[str, Any] = TINY | {"model_kwargs": {"base_channels": 4, "levels": 2}}
+    trained = jaxdp.Trainer("unet", data, **settings).fit(steps=2)
+    answers = trained.predict(images)
+    if task == "regression":
+        answers = (answers.clip(0, 1) * 255).round()
+    wrong = np.abs(answers.astype(float) - truths).mean((1, 2) if answers.ndim == 3 else (1, 2, 3))
+    rows = drawn(trained, monkeypatch, count=3)
+    assert [row[0][0] for row in rows] == [
+        f"arrays train[{i}]" for i in np.argsort(-wrong, kind="stable")[:3]
+    ]
+    assert {tuple(title for title, _ in row[1:]) for row in rows} == {("truth", "prediction")}
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("pmap", 1), ("pmap", 2), ("sharded", 2)])
+def test_a_callback_predicts_with_the_model_as_it_is(strategy: str, devices: int) -> None:
+    class Watch:
+        """Keeps what the model says after each evaluation, and at the end."""
+
+        def __init__(self) -> None:
+            self.seen: list[np.ndarray] = []
+
+        def on_evaluate(self, run: Any, event: Any) -> None:
+            self.seen.append(run.predict(IMAGES))
+
+        def on_end(self, run: Any, event: Any) -> None:
+            self.seen.append(run.predict(IMAGES[0]))
+
+    watch, data = Watch(), from_arrays(IMAGES, LABELS, validation=0.25)
+    settings: dict[str, Any] = TINY | {
+        "strategy": strategy,
+        "devices": devices,
+        "callbacks": [watch],
+    }
+    trained = jaxdp.Trainer("cnn", data, **settings).fit(epochs=2)
+    before, after, one = watch.seen
+    assert np.abs(before - after).max() > 1e-3
+    np.testing.assert_array_equal(after, trained.predict(IMAGES))
+    np.testing.assert_array_equal(one, trained.predict(IMAGES[0]))
 
 
 class Torchlike:

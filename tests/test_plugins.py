@@ -106,7 +106,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     assert found["metrics"]["test"]["squared"] == 0.25
     assert found["best_metric"] == {"name": "squared", "larger_is_better": False}
     # As in a new process.
-    for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):
+    for registry, name in ((models._models, "othernet"), (tasks.task._tasks, "grading")):
         del registry._entries[name], registry._origins[name]
     for name in ("net.py", "task.py"):
         del sys.modules[str(pathlib.Path(name).resolve())]
@@ -264,7 +264,6 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     assert registered() == {"edited-a": "Net"}  # a run that is under way asks for it again
     load_plugins(["net.py"], reload=True)
     assert registered() == {"edited-b": "Other"}
-    second = sys.modules[str(path)]
     for wrong, says in (
         (
             NET.format(name="edited-c") + "1 / 0\n",
@@ -280,8 +279,8 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
         for _ in range(2):
             with pytest.raises(ConfigError, match=rf"^plugins=net\.py: cannot be imported: {says}"):
                 load_plugins(["net.py"], reload=True)
-            assert sys.modules[str(path)] is second
-            assert registered() == {"edited-b": "Other"}
+            assert str(path) not in sys.modules
+            assert registered() == {}
     write("net.py", NET.format(name="edited-b").replace("Net(", "Third("))
     load_plugins(["net.py"], reload=True)
     assert registered() == {"edited-b": "Third"}
@@ -318,7 +317,7 @@ def test_tasks_and_datasets_find_each_other() -> None:
     tasks.register("old")(type("Old", (), {}))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="task=old: is no subclass of"):
         open_data(TrainConfig.of(model="cnn", task="old"))
-    del tasks._tasks._entries["old"]
+    del tasks.task._tasks._entries["old"]
     sources.register("points")(dataset_for("own", "points", {"points": ((2,), np.float32)}))
     sources.register("labelled")(dataset_for("plain", "labels", {}))
     assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import rich.console
 import rich.table
 
 from jaxdp.command_line import command
@@ -19,6 +18,7 @@ from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
+from jaxdp.reporting.console import wide_console
 from jaxdp.runtime import platform
 from jaxdp.units import bytes_text
 
@@ -89,8 +89,7 @@ def print_devices(processes: Sequence[Record]) -> None:
         cells += [device["platform"], device["kind"]]
         memory = [bytes_text(device[name]) for name in ("bytes_in_use", "bytes_limit")]
         table.add_row(*map(str, cells), *memory)
-    width = max(rich.console.Console().width, 100)
-    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True, width=width)
+    console = wide_console()
     console.print(table)
     if any(device["platform"] == "cpu" for _, device in rows):
         console.print("CPU devices share the machine's memory")

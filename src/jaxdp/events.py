@@ -113,7 +113,7 @@ class Ended:
         status: `done`, `stopped` or `diverged`.
         reason: why it ended before its last step, if it did.
         sums: metric sums of the last state's evaluation, if it was evaluated.
-        predict: from stored pixels to the outputs of the trained model; None unless the last state
+        predict: yields each of some images with the result's answer to it; None unless the result
             was evaluated.
         summary: what summary.json holds.
         images: uint8 (H, W, 3) by name, drawn by one callback for those after it.
@@ -130,38 +130,30 @@ class Ended:
 
 @runtime_checkable
 class Run(Protocol):
-    """What a callback may ask of the run that it watches."""
+    """What a callback may ask of the run that it watches.
 
-    @property
-    def folder(self) -> pathlib.Path | None:
-        """The run directory; None for a run that writes no files."""
-        ...
+    Attributes:
+        setup: model, task, dataset, optimizer, strategy and intervals: `training.setup.Setup`.
+        group: the processes that train: `runtime.processes.Group`.
+        folder: the run directory; None for a run that writes no files.
+        description: what dataset.json holds.
+        title: names model, dataset, devices and batch norm, for figures.
+        headline: names model, data, optimizer and number of steps, for a person.
+    """
 
-    @property
-    def title(self) -> str:
-        """Names model, dataset, devices and batch norm, for figures."""
-        ...
+    setup: Any
+    group: Any
+    folder: pathlib.Path | None
+    description: dict[str, Any]
+    title: str
+    headline: str
 
-    @property
-    def setup(self) -> Any:
-        """Model, task, dataset, optimizer, strategy and intervals of the run:
-        `training.setup.Setup`.
+    def predict(self, images: Any, *, probabilities: bool = False) -> Any:
+        """Returns the model's answers to images, as `Result.predict` does: after the last step, and
+        at `on_end` for the result.
+
+        With `--strategy sharded` on several processes, callbacks of every process must call it.
         """
-        ...
-
-    @property
-    def group(self) -> Any:
-        """The processes that train: `runtime.processes.Group`."""
-        ...
-
-    @property
-    def description(self) -> Mapping[str, Any]:
-        """What dataset.json holds."""
-        ...
-
-    @property
-    def headline(self) -> str:
-        """Names model, data, optimizer and number of steps, for a person."""
         ...
 
     def where(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run, and looks after them.
 
-`launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints or submits a script with which Slurm
-starts them. `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
+`launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints a script with which Slurm starts
+them. `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
 """
 
 import sys
@@ -23,7 +23,7 @@ _LAUNCHERS: dict[str, tuple[type[Any], Callable[..., int], str]] = {
     "slurm": (
         slurm.SlurmConfig,
         slurm.launch,
-        "Print or submit a batch script: launch slurm --nodes 3 ... -- train ...",
+        "Print a batch script: launch slurm --nodes 3 ... -- train ...",
     ),
     "ray": (
         ray_launcher.RayConfig,

@@ -26,7 +26,6 @@ from jaxdp.parsing import is_finite, printable, some
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
-Taken = dict[str, tuple[Any, tuple[str, str]]]
 
 ENTRY_POINTS = "jaxdp.plugins"
 _MOST_SHOWN = 500  # characters of a value in a message
@@ -184,14 +183,11 @@ class Registry(Generic[T]):
 
         return add
 
-    def take(self, file: str) -> Taken:
-        """Removes the entries that a file has registered, and returns them for `put_back`."""
-        names = [name for name, (origin, _) in self._origins.items() if origin == file]
-        return {name: (self._entries.pop(name), self._origins.pop(name)) for name in names}
-
-    def put_back(self, taken: Taken) -> None:
-        for name, (entry, origin) in taken.items():
-            self._entries[name], self._origins[name] = entry, origin
+    def forget(self, file: str) -> None:
+        """Removes the entries that a file has registered."""
+        for name, (origin, _) in [*self._origins.items()]:
+            if origin == file:
+                del self._entries[name], self._origins[name]
 
     def entries(self) -> Mapping[str, T]:
         if not self._loaded:
@@ -201,6 +197,16 @@ class Registry(Generic[T]):
                     importlib.import_module(f"{package}.{module.name}")
             _load_distributions()
         return self._entries
+
+    def class_named(self, name: str) -> Any:
+        """Returns the entry that is a class of this name: the `__getattr__` of a package that its
+        own files import.
+        """
+        # Files have names in lower case.
+        for entry in self.entries().values() if name[0].isupper() else ():
+            if getattr(entry, "__name__", "") == name:
+                return entry
+        raise AttributeError(f"{self._packages[0]} has no attribute {name!r}")
 
     def __getitem__(self, name: str) -> T:
         """Raises ConfigError, which suggests the nearest name, if there is no such entry."""

@@ -5,6 +5,9 @@
 import contextlib
 import dataclasses
 import functools
+import heapq
+import itertools
+import operator
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,17 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from jaxdp import evaluation, tasks
+from jaxdp import tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import from_arrays
-from jaxdp.data.dataset import Description
-from jaxdp.inference import files, instances
+from jaxdp.data.dataset import Dataset, Description
+from jaxdp.evaluation import evaluation_setup
+from jaxdp.inference import answers, instances
 from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.inference.saved_model import restore
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import say
 from jaxdp.rundir.start import create_run
 from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
@@ -45,6 +48,9 @@ class Result:
         config: the settings of the run.
         description: what the model knows of its dataset: classes, image shape, normalization.
         summary: what summary.json holds.
+        status: `done`, `stopped` or `diverged`.
+        metrics: of the last epoch and the final evaluation, by split, e.g.
+            `metrics["test"]["accuracy"]`.
         history: rows of metrics.jsonl.
         run_dir: folder of the run; None if nothing was written.
         position: what a run needs in addition to the state to continue.
@@ -65,6 +71,8 @@ class Result:
         self.config = config
         self.description = description
         self.summary = summary
+        self.status: str = summary["status"]
+        self.metrics: dict[str, dict[str, float]] = summary["metrics"]
         self.history = [*history]
         self.run_dir = run_dir
         self._task = task
@@ -119,18 +127,6 @@ class Result:
         return int(self.state.step)
 
     @property
-    def status(self) -> str:
-        """`done`, `stopped` or `diverged`."""
-        return self.summary["status"]
-
-    @property
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """The metrics of the last epoch and of the final evaluation by split, e.g.
-        `metrics["test"]["accuracy"]`.
-        """
-        return self.summary["metrics"]
-
-    @property
     def state(self) -> TrainState:
         """Parameters, batch statistics and so on as NumPy arrays.
 
@@ -171,25 +167,7 @@ class Result:
         Raises:
             ConfigError: for a path that does not exist, or images that cannot be used.
         """
-        is_one, is_path = self._is_one(images), isinstance(images, str | pathlib.Path)
-        pixels = files.read_given([images] if is_one or is_path else images, self._predictor)
-        answers = files.answers(self._predictor, pixels)
-        if self.description.answer == "segmentation" and not probabilities:
-            answers = [instances.class_numbers(answer, self.description) for answer in answers]
-        if is_one and len(answers) == 1:  # a TIFF file may hold several
-            return answers[0]
-        as_list = is_path or isinstance(images, Sequence)
-        as_list &= self.description.answer != "classification"
-        return answers if as_list or not answers else np.stack(answers)
-
-    def _is_one(self, images: Any) -> bool:
-        if isinstance(images, str | pathlib.Path):
-            return not pathlib.Path(images).is_dir()
-        if isinstance(images, Sequence):
-            return False
-        shape, channels = np.shape(images), self.description.image_shape[-1]
-        is_one = len(shape) < 3 or (len(shape) == 3 and shape[-1] == channels)
-        return is_one or isinstance(images, Image.Image)
+        return answers.predict(self._predictor, images, probabilities=probabilities)
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
@@ -222,31 +200,53 @@ class Result:
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
-        setup = self._setup
         if targets is not None:
             facts: Any = {"instances": self.description.instances}
             if self.description.answer != "regression" and not facts["instances"]:
                 facts["num_classes"] = self.description.num_classes
             data = from_arrays(data, targets, **facts)
-        if data is not None or setup is None:
-            setup = evaluation.evaluation_setup(self.config, self.description, data, setup)
+        setup = self._setup_for(data)
         if data is None:
             self._setup = setup
-        known, name = [*setup.dataset.splits()], setup.config.dataset
-        there = ", ".join([*known, "all"])
-        if split is None:
-            split = setup.dataset.evaluation_split or "train"
-            if split != "test" and len(known) > 1:
-                say(f"note: {name} is evaluated on {split}; it has: {there}")
-        if split not in (*known, "all"):
-            remedy = f"there is no split {split!r} in {name}; there are: {there}"
-            raise ConfigError("split", split, remedy)
         state, sums = setup.strategy.restore(self.state), list[Any]()
-        for each in known if split == "all" else [split]:
+        for each in setup.chosen_splits(split):
             sums.append(setup.evaluate(state, split=each))
             if self.description.instances:
                 sums += instances.count(self._predictor, setup.source(each))
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
+
+    def _setup_for(self, data: Dataset | str | None) -> Setup:
+        """Returns what evaluates the model on data, by default the data of its run."""
+        if data is None and self._setup is not None:
+            return self._setup
+        return evaluation_setup(self.config, self.description, data, self._setup)
+
+    def show_wrong(self, count: int = 12, *, split: str | None = None) -> Image.Image:
+        """Returns a picture of the examples that the model gets most wrong, the worst first.
+
+        Args:
+            count: how many.
+            split: as for `evaluate`.
+
+        Raises:
+            ConfigError: for a split that is not there, and a task that has no pictures.
+        """
+        from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
+
+        setup, task, found = self._setup_for(None), self._task, list[Any]()
+        if task.target:
+            raise ConfigError("", "", f"{task.name} has no pictures")
+        separate = instances.label_instances if self.description.instances else None
+        for each in setup.chosen_splits(split):
+            source, predict = setup.source(each), self._predictor
+            compared = outcome.compare(task, source, range(len(source)), predict, separate)
+            found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
+        rows = [row for _, row in found]
+        if task.kind == "classification":  # four images in a row
+            shown = [*itertools.chain(*rows)]
+            rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
+        caption = f"{self.config.model} on {self.config.dataset}: the worst answers"
+        return Image.fromarray(pictures.plot_rows(rows, None, caption))
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""

@@ -71,6 +71,9 @@ class Trainer:
         **settings: all other settings, such as `epochs=20`, `global_batch_size=256` or
             `batch_norm="global"`.
 
+    Attributes:
+        config: the settings, with what model, dataset and devices decide filled in.
+
     Raises:
         ConfigError: for the first setting that cannot work, in one line. It is a ValueError.
     """
@@ -98,6 +101,7 @@ class Trainer:
         self._group = processes.start(config)
         load_plugins(config.plugins, reload=True)
         self.setup = create_setup(config, objects)
+        self.config = self.setup.config
         platform.check_precision(config.precision)
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
@@ -105,11 +109,6 @@ class Trainer:
         # As given: the defaults depend on the batch size, and on the run that is resumed.
         given = ("batch_norm", "optimizer", "learning_rate")
         self._given = {name: getattr(config, name) for name in given}
-
-    @property
-    def config(self) -> TrainConfig:
-        """The settings, with what model, dataset and devices decide filled in."""
-        return self.setup.config
 
     def __repr__(self) -> str:
         return f"Trainer({summary.description(self.setup)})"

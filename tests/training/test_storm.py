@@ -300,8 +300,8 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
         )
     elif fault == "cable pulled":
         chance.choice(begun.hosts).pull_cable()
-        # 2 where the other one was not found yet.
-        expected = (FAILED,) if begun.steps_shown() else (FAILED, REFUSED)
+        # 2 where the other one was not found yet; where no communication fails, JAX aborts.
+        expected = (FAILED, -signal.SIGABRT) if begun.steps_shown() else (FAILED, REFUSED)
     elif fault == "full disk":
         for pid in (
             {begun.process.pid, *children} if begun.hosts else children or [begun.process.pid]

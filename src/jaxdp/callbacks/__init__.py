@@ -16,7 +16,6 @@ with `@callbacks.register("name")` to use it as `--callbacks name:keyword=value`
 
 import collections
 import contextlib
-import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,29 +26,14 @@ from jaxdp.registry import ConfigError, Registry, check_keywords
 from jaxdp.rundir.read import Row, warn
 
 if TYPE_CHECKING:
-    from jaxdp.callbacks.device_monitor import DeviceMonitor
-    from jaxdp.callbacks.early_stopping import EarlyStopping
-    from jaxdp.callbacks.json_lines import JsonLines
-    from jaxdp.callbacks.mlflow import MLflow
-    from jaxdp.callbacks.profiler import Profiler
-    from jaxdp.callbacks.progress import Progress
-    from jaxdp.callbacks.tensorboard import TensorBoard
-    from jaxdp.callbacks.wandb import WandB
-    from jaxdp.callbacks.watchdog import Watchdog
-
-__all__ = [
-    "Callback",
-    "DeviceMonitor",
-    "EarlyStopping",
-    "JsonLines",
-    "MLflow",
-    "Profiler",
-    "Progress",
-    "TensorBoard",
-    "WandB",
-    "Watchdog",
-    "register",
-]
+    from jaxdp.callbacks.device_monitor import DeviceMonitor as DeviceMonitor
+    from jaxdp.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from jaxdp.callbacks.json_lines import JsonLines as JsonLines
+    from jaxdp.callbacks.mlflow import MLflow as MLflow
+    from jaxdp.callbacks.profiler import Profiler as Profiler
+    from jaxdp.callbacks.progress import Progress as Progress
+    from jaxdp.callbacks.tensorboard import TensorBoard as TensorBoard
+    from jaxdp.callbacks.wandb import WandB as WandB
 
 
 class Callback:
@@ -87,27 +71,11 @@ class Callback:
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
-_MODULES = {
-    "DeviceMonitor": "device_monitor",
-    "EarlyStopping": "early_stopping",
-    "JsonLines": "json_lines",
-    "MLflow": "mlflow",
-    "Profiler": "profiler",
-    "Progress": "progress",
-    "TensorBoard": "tensorboard",
-    "WandB": "wandb",
-    "Watchdog": "watchdog",
-}
 
 _callbacks: Registry[Callable[..., Any]] = Registry("callbacks", "jaxdp.callbacks")
 register = _callbacks.register
 names = _callbacks.entries
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = _callbacks.class_named
 
 
 def create(callback: Any) -> Any:

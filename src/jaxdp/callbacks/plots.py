@@ -2,10 +2,8 @@
 
 import sys
 
-import jax
-import numpy as np
-
 from jaxdp.events import Ended, Run
+from jaxdp.inference.instances import label_instances
 from jaxdp.parsing import valid_text
 from jaxdp.rundir.layout import RunDirectory
 
@@ -34,7 +32,7 @@ class Plots:
                     source=source,
                     sums=event.sums,
                     predict=event.predict,
-                    separate=_objects if run.setup.dataset.instances else None,
+                    separate=label_instances if run.setup.dataset.instances else None,
                 )
                 event.images.update(drawn)
             rows, name = directory.read("metrics.jsonl"), task.best_metric[0]
@@ -46,9 +44,3 @@ class Plots:
             print(
                 f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr
             )
-
-
-def _objects(logits: np.ndarray) -> np.ndarray:
-    from jaxdp.inference import instances
-
-    return instances.label_instances(np.asarray(jax.nn.softmax(logits)))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
@@ -19,7 +18,6 @@ from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_header
 from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import say
 from jaxdp.runtime import platform
 
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
@@ -87,27 +85,6 @@ def find(
         for file, name in found.values()
         for picture in pictures(file, tiff)
     ]
-
-
-def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
-    """Yields the pixels (height, width, channels) of images that a program gives.
-
-    Args:
-        images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
-            width).
-
-    Raises:
-        ConfigError: for a path that does not exist, or an image that cannot be used.
-    """
-    for image in images:
-        if isinstance(image, str | pathlib.Path):
-            for file in find([image], tiff=predictor.config.tiff):
-                yield predictor.read(file.picture)[0]
-        elif isinstance(image, Image.Image):
-            yield predictor.read(image)[0]
-        else:
-            array = np.asarray(image)
-            yield array[..., None] if array.ndim == 2 else array
 
 
 def pictures(path: pathlib.Path, tiff: str | None) -> list[Picture]:
@@ -206,17 +183,6 @@ def survey(
         [result for result in results if isinstance(result, SurveyedImage)],
         [result for result in results if isinstance(result, BadExample)],
     )
-
-
-def answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Returns the answers to arrays, and warns of images unlike the training set."""
-    known, found = list[SurveyedImage](), list[np.ndarray]()
-    for pixels, answer in predictor(images):
-        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
-        found.append(answer)
-    for note in notes(known, predictor):
-        say(note)
-    return found
 
 
 def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]:

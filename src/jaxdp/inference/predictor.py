@@ -92,6 +92,10 @@ class Predictor:
         self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained)
         self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP)
 
+    def replace_state(self, state: TrainState) -> None:
+        """Takes another state of the same model."""
+        self._network.replace_state(state)
+
     def read(self, picture: Data) -> tuple[Pixels, tuple[str, ...]]:
         """Returns an image of a file as training read images, and what that changed."""
         channels, dtype = self.description.image_shape[-1], self.description.dtype

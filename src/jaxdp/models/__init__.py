@@ -8,7 +8,6 @@ logits = model(images)
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 import functools
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable
@@ -20,29 +19,11 @@ from flax import nnx
 from jaxdp.registry import ConfigError, Registry, check_keywords
 
 if TYPE_CHECKING:
-    from jaxdp.models.cnn import CNN
-    from jaxdp.models.pyramidnet import PyramidNet
-    from jaxdp.models.resnet import ResNet
-    from jaxdp.models.unet import UNet
-    from jaxdp.models.vgg import VGG
-
-__all__ = [
-    "CNN",
-    "VGG",
-    "PyramidNet",
-    "ResNet",
-    "UNet",
-    "create",
-    "names",
-    "parameter_count",
-    "recipe_of",
-    "register",
-    "require",
-    "require_count",
-    "require_known",
-    "require_rate",
-    "tasks_of",
-]
+    from jaxdp.models.cnn import CNN as CNN
+    from jaxdp.models.pyramidnet import PyramidNet as PyramidNet
+    from jaxdp.models.resnet import ResNet as ResNet
+    from jaxdp.models.unet import UNet as UNet
+    from jaxdp.models.vgg import VGG as VGG
 
 # More than any network has, and few enough that its shapes are found in no time.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
@@ -53,16 +34,7 @@ Model = TypeVar("Model", bound=Callable[..., Any])
 
 _models: Registry[Callable[..., nnx.Module]] = Registry("model", "jaxdp.models")
 names = _models.entries
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the file of a model class when the class is first asked for.
-
-    These files import this one.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
+__getattr__ = _models.class_named
 
 
 def register(name: str) -> Callable[[Model], Model]:

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-import rich.console
 import rich.table
 
+from jaxdp.reporting.console import wide_console
 from jaxdp.runtime import trial
 from jaxdp.runtime.trial import Record
 from jaxdp.units import bytes_text
-
-_WIDTH = 100
 
 
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:
@@ -47,8 +45,7 @@ def show(records: Sequence[Record]) -> None:
         else:
             cells.append("OOM" if record["status"] == "oom" else "failed")
         table.add_row(*cells)
-    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
-    console.width = max(console.width, _WIDTH)
+    console = wide_console()
     console.print(table)
     console.print("Memory is planned, of one device. Efficiency: compared with one device.")
     for record in records:

@@ -2,9 +2,10 @@
 prediction.
 """
 
+import collections
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,12 @@ import numpy as np
 from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
-from jaxdp.tasks.segmentation import center_crop
+from jaxdp.tasks import instances
+
+# From images to each of them with the answer to it: probabilities, or pixels from 0 to 1.
+Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray]]]
+Separate = Callable[[np.ndarray], np.ndarray]
+Row = list[tuple[str, np.ndarray]]
 
 _LONGEST_NAME = 36  # characters of a title
 ROWS = 3  # examples shown, evenly spaced over the test set
@@ -24,17 +30,17 @@ def draw(
     title: str,
     task: Any,
     source: Any,
-    predict: Callable[[np.ndarray], Any],
+    predict: Predict,
     sums: Mapping[str, Any],
-    separate: Callable[[np.ndarray], np.ndarray] | None = None,
+    separate: Separate | None = None,
 ) -> dict[str, np.ndarray]:
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
         source: the split that was evaluated, which the picture names.
-        predict: from stored pixels to the model's outputs.
+        predict: yields each image with the model's answer.
         sums: of the evaluation.
-        separate: from the outputs for an image to instance labels, for instance segmentation.
+        separate: from an answer to instance labels, for instance segmentation.
     """
     if task.target:  # a task of another package that learns something else
         return {}
@@ -46,32 +52,56 @@ def draw(
         confusion.write(counts, task.class_names, directory / "confusion.csv")
         return {"confusion": drawing}
     indices = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int).tolist()
-    examples = source.read(indices)
-    outputs = np.asarray(predict(examples["images"]))
-    color: Callable[[np.ndarray], np.ndarray] = np.asarray
-    if separate is not None:
-        truths = np.stack([source.unchecked(index)["masks"] for index in indices])
-        predicted = [separate(output) for output in outputs]
-        color = pictures.color_objects
-    elif task.kind == "segmentation":
-        truths, predicted = examples["masks"], outputs.argmax(-1).astype(np.uint8)
-        ignore_label = getattr(task, "ignore_label", IGNORE_LABEL)
-        color = functools.partial(
-            pictures.color_mask, num_classes=task.num_classes, ignore_label=ignore_label
-        )
-    else:
-        truths = examples["targets"]
-        predicted = (outputs.clip(0, 1) * 255).round().astype(np.uint8)
-    grid, answered = examples["images"].shape[1:3], outputs.shape[1:3]
-    images, truths = (center_crop(each, answered) for each in (examples["images"], truths))
-    rows = list[list[tuple[str, np.ndarray]]]()
-    for index, image, truth, found in zip(indices, images, truths, predicted, strict=True):
-        sides = zip(source.size(index), grid, answered, strict=True)
-        # Padding, which is at the bottom and right, is no part of the image.
-        height, width = (max(side - (have - want) // 2, 1) for side, have, want in sides)
-        name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
-        shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
-        row = [(name, shown), ("truth", color(truth)), ("prediction", color(found))]
-        rows.append([(title, picture[:height, :width]) for title, picture in row])
+    rows = [row for _, row in compare(task, source, indices, predict, separate)]
     path = directory / "predictions.png"
     return {"predictions": pictures.plot_rows(rows, path, valid_text(source.where))}
+
+
+def compare(
+    task: Any, source: Any, indices: Sequence[int], predict: Predict, separate: Separate | None
+) -> Iterator[tuple[float, Row]]:
+    """Yields of each example how wrong the answer is, and titles with pictures, uint8 (H, W, 1 or
+    3), that show it.
+
+    How wrong is 1 - the probability of the class, 1 - the average precision of instances, the share
+    of pixels with another class, or the mean difference of pixels.
+
+    Args:
+        predict, separate: as for `draw`.
+    """
+    examples = collections.deque[Any]()
+
+    def images() -> Iterator[np.ndarray]:
+        for index in indices:
+            example = source[index]
+            if example["weights"]:
+                examples.append((index, example))
+                yield example["images"]
+
+    for image, answer in predict(images()):
+        index, example = examples.popleft()
+        name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
+        shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
+        if task.kind == "classification":
+            label, names = int(example["labels"]), task.class_names
+            said = f"{names[label]}, predicted {names[answer.argmax()]} ({answer.max():.0%})"
+            yield 1 - answer[label], [(valid_text(f"{name}\n{said}"), shown)]
+            continue
+        color: Separate = np.asarray
+        if separate is not None:
+            truth, found = source.unchecked(index)["masks"], separate(answer)
+            wrong = 1 - instances.metrics(instances.sums(truth, found)).get("average_precision", 1)
+            color = pictures.color_objects
+        elif task.kind == "segmentation":
+            truth, found = example["masks"], answer.argmax(-1).astype(np.uint8)
+            ignored = getattr(task, "ignore_label", IGNORE_LABEL)
+            wrong = np.mean((found != truth) & (truth != ignored))
+            color = functools.partial(
+                pictures.color_mask, num_classes=task.num_classes, ignore_label=ignored
+            )
+        else:
+            truth, found = example["targets"], (answer.clip(0, 1) * 255).round().astype(np.uint8)
+            wrong = np.mean(np.abs(np.subtract(found, truth, dtype=float)))
+        height, width = source.size(index)  # padding is no part of the image
+        row = [(name, shown), ("truth", color(truth)), ("prediction", color(found))]
+        yield float(wrong), [(title, picture[:height, :width]) for title, picture in row]

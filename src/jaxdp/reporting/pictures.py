@@ -1,5 +1,6 @@
 """Draws masks in color, overlays, and rows of image, truth and prediction."""
 
+import io
 import itertools
 import pathlib
 from collections.abc import Sequence
@@ -96,29 +97,35 @@ def stretch(image: np.ndarray) -> np.ndarray:
 
 
 def plot_rows(
-    rows: Sequence[Sequence[tuple[str, np.ndarray]]], path: pathlib.Path, caption: str
+    rows: Sequence[Sequence[tuple[str, np.ndarray]]], path: pathlib.Path | None, caption: str
 ) -> np.ndarray:
-    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption.
+    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption; the last row may be
+    shorter.
 
     Returns the drawing as uint8 (H, W, 3).
+
+    Args:
+        path: of a PNG file; None to write none.
     """
     ratios = [picture.shape[0] / picture.shape[1] for (_, picture), *_ in rows]
-    size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.3 * len(rows) + 0.3)
+    size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.4 * len(rows) + 0.3)
     with fonts.without_warnings({"font.size": 11, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(caption, fontsize=12)
         grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=ratios)
-        for axes, (title, picture) in zip(grid.flat, itertools.chain(*rows), strict=True):
-            axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
+        for axes in grid.flat:
             axes.set_axis_off()
+        for axes, (title, picture) in zip(grid.flat, itertools.chain(*rows), strict=False):
+            axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_title(title, fontsize=9)
         return save(figure, path)
 
 
-def save(figure: Figure, path: pathlib.Path, dpi: int = 110) -> np.ndarray:
-    """Writes a figure as PNG and returns it as uint8 (H, W, 3)."""
+def save(figure: Figure, path: pathlib.Path | None, dpi: int = 110) -> np.ndarray:
+    """Writes a figure as PNG, if there is a path, and returns it as uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as file:
+    if path is not None:
+        path.parent.mkdir(exist_ok=True)
+    with replacing(path) if path is not None else io.BytesIO() as file:
         figure.savefig(file, format="png", dpi=dpi)
     return np.asarray(canvas.buffer_rgba())[..., :3]

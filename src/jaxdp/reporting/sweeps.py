@@ -5,14 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import rich.console
 import rich.table
 import rich.text
 
 from jaxdp.registry import shown
+from jaxdp.reporting.console import wide_console
 from jaxdp.reporting.progress import metric_text
-
-_WIDTH = 100
 
 
 class Run(NamedTuple):
@@ -75,8 +73,7 @@ def _print(
         cells += [_mean_text(name, _values(group, name)) for name in metrics]
         # As text: brackets in a string would be markup.
         table.add_row(*map(rich.text.Text, [*cells, note]))
-    console = rich.console.Console()
-    rich.console.Console(width=max(console.width, _WIDTH)).print(table)
+    wide_console().print(table)
 
 
 def _values(group: Group, name: str) -> list[float]:

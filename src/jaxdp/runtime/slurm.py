@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from jaxdp.config import POSITIVE, REQUIRED, Settings, TrainConfig, setting
+from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
 from jaxdp.registry import ConfigError
 
 _TEMPLATE = """\
@@ -47,6 +47,7 @@ class SlurmConfig(Settings):
     gpus_per_node: int = setting(
         REQUIRED,
         "GPUs of each node, one task for each; 0 for a run on CPUs",
+        NON_NEGATIVE,
     )
     tasks_per_node: int | None = setting(
         None,
@@ -74,9 +75,6 @@ class SlurmConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gpus_per_node < 0:
-            remedy = "must not be negative; 0 for a run on CPUs"
-            raise ConfigError("gpus_per_node", self.gpus_per_node, remedy)
         if self.gpus_per_node and self.tasks_per_node is not None:
             remedy = "each GPU has one task; leave it out, or use --gpus-per-node 0"
             raise ConfigError("tasks_per_node", self.tasks_per_node, remedy)

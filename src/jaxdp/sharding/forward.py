@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 from jaxdp.sharding.mesh import DATA_AXIS, data_mesh
@@ -23,8 +23,13 @@ class Forward:
     """
 
     def __init__(self, function: Callable[[Any, Array], Array], state: Any) -> None:
-        self._function, self._state = own_trace(function), state
-        self._programs: dict[Any, Callable[[Any], Array]] = {}
+        self._function = own_trace(function)
+        self._programs: dict[Any, Callable[[Any, Any], Array]] = {}
+        self.replace_state(state)
+
+    def replace_state(self, state: Any) -> None:
+        """Takes another state of the same shapes, for which nothing is compiled anew."""
+        self._state, self._placed = state, dict[Any, Any]()
 
     def __call__(self, batch: Shaped[Any, "batch ..."], shards: int = 1) -> Array:
         """Returns the answers to a batch, on the devices.
@@ -33,24 +38,25 @@ class Forward:
             shards: how many devices compute, the first ones; they divide the batch.
         """
         devices = tuple(jax.local_devices()[:shards])
-        if devices not in self._programs:  # JAX may also have been started anew, with more
-            self._programs[devices] = self._compile(devices)
-        return self._programs[devices](batch)
-
-    def _compile(self, devices: tuple[Any, ...]) -> Callable[[Any], Array]:
         mesh = data_mesh(devices)
-        whole, examples = PartitionSpec(), PartitionSpec(DATA_AXIS)
+        if devices not in self._programs:  # JAX may also have been started anew, with more
+            self._programs[devices] = self._compile(mesh)
+        if devices not in self._placed:
+            with jax.ensure_compile_time_eval():  # also if the first call asks for shapes only
+                everywhere = NamedSharding(mesh, PartitionSpec())
+                self._placed[devices] = jax.device_put(self._state, everywhere)
+        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(DATA_AXIS)))
+        return self._programs[devices](self._placed[devices], batch)
+
+    def _compile(self, mesh: Mesh) -> Callable[[Any, Any], Array]:
+        examples = PartitionSpec(DATA_AXIS)
         # Only the state is replicated, and no gradient of it is taken: there is nothing to check.
-        function = jax.jit(
+        return jax.jit(
             jax.shard_map(
                 self._function,
                 mesh=mesh,
-                in_specs=(whole, examples),
+                in_specs=(PartitionSpec(), examples),
                 out_specs=examples,
                 check_vma=False,
             )
         )
-        with jax.ensure_compile_time_eval():  # also if the first call asks for shapes only
-            state = jax.device_put(self._state, NamedSharding(mesh, whole))
-        sharding = NamedSharding(mesh, examples)
-        return lambda batch: function(state, jax.device_put(batch, sharding))

@@ -12,7 +12,6 @@ from jaxdp.tasks.regression import Regression as Regression
 from jaxdp.tasks.segmentation import Segmentation as Segmentation
 from jaxdp.tasks.task import Sums as Sums
 from jaxdp.tasks.task import Task as Task
-from jaxdp.tasks.task import _tasks as _tasks  # pyright: ignore[reportPrivateUsage]
 from jaxdp.tasks.task import candidates as candidates
 from jaxdp.tasks.task import create as create
 from jaxdp.tasks.task import kind_of as kind_of

@@ -11,6 +11,8 @@ import jax
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline, placement
 from jaxdp.data.sources import BadExample, Dataset, Split
+from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding.strategy import Strategy
@@ -62,6 +64,23 @@ class Batches:
     def evaluation_split(self) -> str | None:
         """`validation` if the dataset has one, otherwise `test`; None if nothing is held out."""
         return self.dataset.evaluation_split
+
+    def chosen_splits(self, split: str | None) -> list[str]:
+        """Returns the splits to evaluate where a user asks for `split`, which may be `all`.
+
+        Raises:
+            ConfigError: for a split that is not there.
+        """
+        known, name = [*self.dataset.splits()], self.config.dataset
+        there = ", ".join([*known, "all"])
+        if split is None:
+            split = self.evaluation_split or "train"
+            if split != "test" and len(known) > 1:
+                say(f"note: {name} is evaluated on {split}; it has: {there}")
+        if split not in (*known, "all"):
+            remedy = f"there is no split {split!r} in {name}; there are: {there}"
+            raise ConfigError("split", split, remedy)
+        return known if split == "all" else [split]
 
     def source(self, split: str) -> Split:
         """Returns a split by its name."""

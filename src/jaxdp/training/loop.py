@@ -97,7 +97,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
             state, step_sums = compile_then_barrier(
                 setup.strategy.train_step, state, batch, constants
             )
-        step = steps.stop
+        run.state, step = state, steps.stop
         reader.add(steps, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)
         last, stopped = step == intervals.total_steps, run.agree_to_stop(step)
@@ -106,7 +106,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
-                state = setup.strategy.fetch_state(state)
+                run.state = state = setup.strategy.fetch_state(state)
                 sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
         early = run.ended_early()
         if (stopped or early) and not last:

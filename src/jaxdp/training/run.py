@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import gc
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from jaxdp.callbacks import CallbackList
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, Started
-from jaxdp.inference.apply import create_predictor
+from jaxdp.inference import answers
+from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
@@ -54,6 +54,8 @@ class Run:
     ) -> None:
         self.setup = setup
         self.group = group
+        self.folder = directory.path if directory is not None else None
+        self.title, self.headline = summary.title(setup), summary.description(setup)
         self._directory = directory
         self._signals = signals
         self._started, self._before = started, before
@@ -63,6 +65,8 @@ class Run:
         self._stop_reason = self._agreed_reason = ""
         self.has_evaluated = self._stop_is_everywhere = False
         self._checkpoints: Checkpoints | None = None
+        self.state: Any = None
+        self._predictor: Predictor | None = None
         if directory is not None:
             validates = setup.dataset.validation is not None
             self._checkpoints = Checkpoints(
@@ -74,25 +78,25 @@ class Run:
             self._found = directory.path.stat()
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
 
-    @property
-    def folder(self) -> pathlib.Path | None:
-        """The run directory, if there is one."""
-        return self._directory.path if self._directory is not None else None
-
-    @property
-    def title(self) -> str:
-        """The title above the metrics of the run."""
-        return summary.title(self.setup)
-
-    @property
-    def headline(self) -> str:
-        """Names model, data, optimizer and number of steps, for a person."""
-        return summary.description(self.setup)
-
     def where(self) -> dict[str, Any]:
         """Returns the number of devices and processes, and of workers if there are any."""
         own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
         return own | summary.worker_facts(self.setup)
+
+    def predict(self, images: Any, *, probabilities: bool = False) -> Any:
+        """Returns the answers of the model as it is now."""
+        return answers.predict(self._predicting(), images, probabilities=probabilities)
+
+    def _predicting(self) -> Predictor:
+        """Returns a predictor of the present state. The first one compiles what others use."""
+        setup = self.setup
+        trained = setup.strategy.gather(dataclasses.replace(self.state, opt_state=None))
+        if self._predictor is None:
+            self._predictor = Predictor(
+                trained, setup.config, setup.dataset.describe(), setup.recipe.task
+            )
+        self._predictor.replace_state(trained)
+        return self._predictor
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all dispatched steps, and keeps the block out of the training time."""
@@ -259,8 +263,7 @@ class Run:
         self.emit("on_activity", Activity, "finishing", outcome.step, False)
         best = self._checkpoints.best() if self._checkpoints is not None else None
         state, sums = outcome.state, outcome.sums
-        result_step, predict = outcome.step, None
-        trained: Any = None
+        result_step, predictor = outcome.step, None
         evaluated = dict[str, dict[str, float]]()
         if state is not None and best and best[0] != outcome.step and outcome.status == "done":
             result_step = best[0]
@@ -270,12 +273,9 @@ class Run:
             # It was killed after its last checkpoint.
             sums = setup.evaluate(state) if setup.evaluation_split is not None else None
         if state is not None and sums is not None:
-            if self.folder is not None or setup.dataset.instances:
-                # By all processes: each may hold a part of it.
-                trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
-            if self.folder is not None:
-                predict = create_predictor(trained, setup.recipe.preprocess)
-            evaluated = summary.result_metrics(setup, outcome, state, sums, trained)
+            self.state = state
+            predictor = self._predicting()  # in all processes: each may hold a part of the state
+            evaluated = summary.result_metrics(setup, outcome, state, sums, predictor)
         written = summary.summarize(
             setup,
             self.counters,
@@ -285,7 +285,7 @@ class Run:
             best=best,
             started=self._started,
         )
-        end = (outcome.status, outcome.step, outcome.reason, sums, predict, written)
+        end = (outcome.status, outcome.step, outcome.reason, sums, predictor, written)
         self.emit("on_end", Ended, *end)
         return dataclasses.replace(
             outcome,

@@ -108,7 +108,7 @@ def result_metrics(
     outcome: RunOutcome,
     state: TrainState,
     sums: metrics.Sums,
-    host_state: TrainState | None,
+    predictor: Predictor,
 ) -> dict[str, dict[str, float]]:
     """Returns the metrics of the evaluated split, and those of the test split if another split
     chose the result.
@@ -116,27 +116,26 @@ def result_metrics(
     Args:
         state: the result, on the devices.
         sums: of its evaluation.
-        host_state: the result on the host, which instance segmentation needs.
+        predictor: of the result.
     """
     split = setup.evaluation_split or "test"
-    values = {split: _split_metrics(setup, split, sums, host_state)}
+    values = {split: _split_metrics(setup, split, sums, predictor)}
     if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
         tested = setup.evaluate(state, split="test")
-        values["test"] = _split_metrics(setup, "test", tested, host_state)
+        values["test"] = _split_metrics(setup, "test", tested, predictor)
     return values
 
 
 def _split_metrics(
-    setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None
+    setup: Setup, split: str, sums: metrics.Sums, predictor: Predictor
 ) -> dict[str, float]:
     """Returns the metrics of a split, with those of instances for instance segmentation.
 
     Args:
         sums: of its evaluation.
-        state: that was evaluated, on the host.
+        predictor: of the state that was evaluated.
     """
-    if setup.dataset.instances and state is not None:
-        predictor = Predictor(state, setup.config, setup.dataset.describe(), setup.recipe.task)
+    if setup.dataset.instances:
         sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
     values = metrics.compute(setup.recipe.task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:

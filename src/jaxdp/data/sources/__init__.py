@@ -28,26 +28,6 @@ from jaxdp.data.request import Request
 from jaxdp.data.split import Split
 from jaxdp.registry import ConfigError, Registry, nearest
 
-__all__ = [
-    "IGNORE_LABEL",
-    "TARGET_FIELDS",
-    "ArraySource",
-    "BadExample",
-    "Dataset",
-    "Description",
-    "Example",
-    "Request",
-    "Source",
-    "Split",
-    "check_dataset",
-    "from_folder",
-    "load",
-    "names",
-    "open_dataset",
-    "read_settings",
-    "register",
-]
-
 _datasets: Registry[Callable[[Request], Dataset]] = Registry("dataset", "jaxdp.data.sources")
 register = _datasets.register
 names = _datasets.entries

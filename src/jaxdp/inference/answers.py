@@ -1,0 +1,71 @@
+"""Answers to images as a program has them: arrays, Pillow's images, files, folders."""
+
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.inference import files, instances
+from jaxdp.inference.files import SurveyedImage
+from jaxdp.inference.predictor import Predictor
+from jaxdp.rundir.read import say
+
+
+def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -> Any:
+    """Returns the answers to images; `Result.predict` describes arguments, answers and errors."""
+    description = predictor.description
+    is_one = _is_one(images, description.image_shape[-1])
+    is_path = isinstance(images, str | pathlib.Path)
+    answers = _answers(predictor, read_given([images] if is_one or is_path else images, predictor))
+    if description.answer == "segmentation" and not probabilities:
+        answers = [instances.class_numbers(answer, description) for answer in answers]
+    if is_one and len(answers) == 1:  # a TIFF file may hold several
+        return answers[0]
+    is_list = is_path or isinstance(images, Sequence)
+    if is_list and description.answer != "classification":
+        return answers
+    return np.stack(answers) if answers else answers
+
+
+def _is_one(images: Any, channels: int) -> bool:
+    if isinstance(images, str | pathlib.Path):
+        return not pathlib.Path(images).is_dir()
+    if isinstance(images, Sequence):
+        return False
+    shape = np.shape(images)
+    is_one = len(shape) < 3 or (len(shape) == 3 and shape[-1] == channels)
+    return is_one or isinstance(images, Image.Image)
+
+
+def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
+    """Yields the pixels (height, width, channels) of images that a program gives.
+
+    Args:
+        images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
+            width).
+
+    Raises:
+        ConfigError: for a path that does not exist, or an image that cannot be used.
+    """
+    for image in images:
+        if isinstance(image, str | pathlib.Path):
+            for file in files.find([image], tiff=predictor.config.tiff):
+                yield predictor.read(file.picture)[0]
+        elif isinstance(image, Image.Image):
+            yield predictor.read(image)[0]
+        else:
+            array = np.asarray(image)
+            yield array[..., None] if array.ndim == 2 else array
+
+
+def _answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Returns the answers to arrays, and warns of images unlike the training set."""
+    known, found = list[SurveyedImage](), list[np.ndarray]()
+    for pixels, answer in predictor(images):
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
+        found.append(answer)
+    for note in files.notes(known, predictor):
+        say(note)
+    return found

@@ -1,0 +1,12 @@
+"""Standard output for tables."""
+
+import rich.console
+
+_WIDTH = 100
+
+
+def wide_console() -> rich.console.Console:
+    """Returns a console of at least 100 columns, also for a small terminal and a pipe."""
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
+    console.width = max(console.width, _WIDTH)
+    return console
