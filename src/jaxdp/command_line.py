@@ -30,8 +30,7 @@ _HELP_FORMAT = functools.partial(argparse.HelpFormatter, max_help_position=30)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError, and raises errors of standard output when it prints help.
-    """
+    """A parser that raises ConfigError, and in its help the errors of standard output."""
 
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file, flush=True)
@@ -192,9 +191,9 @@ class Ending:
 def ending(prog: str) -> Iterator[Ending]:
     """Turns exceptions of the block into an exit code and one line on standard error.
 
-    The code is 2 for a ConfigError or a file name that no system can use. It is 1 when interrupted,
-    or if a file or standard output cannot be read or written. When the reader of standard output is
-    gone (`... | head`) it is 141, as in a shell.
+    The code is 2 for a ConfigError, or a path that is too long, circular or cannot be encoded. It
+    is 1 when interrupted, or if a file or standard output cannot be read or written. When the
+    reader of standard output is gone (`... | head`) it is 141, as in a shell.
     """
     end = Ending()
     streams.complete()

@@ -140,7 +140,7 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     """Returns the dataset with the names of `--class-names`.
 
     Raises:
-        ConfigError: for a wrong number of names, for equal or empty ones, and for a dataset without
+        ConfigError: for a wrong number of names, equal or empty names, and a dataset without
             classes or with other names for them.
     """
     names, name = request.config.class_names, request.config.dataset
