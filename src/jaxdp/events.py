@@ -70,8 +70,7 @@ class StepEnd:
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """A row is complete: the training metrics since the last such row, or an evaluation's metrics.
-    """
+    """A row is complete: training metrics since the last such row, or an evaluation's metrics."""
 
     row: Row
 
