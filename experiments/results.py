@@ -84,7 +84,7 @@ def row(name: str) -> str:
     return f"| {' | '.join(columns)} |"
 
 
-# What the README shows: a title, the metric, and how it is written.
+# Rows of the README: a title, the metric, and how it is written.
 SHOWN = {
     "digits": ("Digits: accuracy, %", "accuracy", "{:.2%}"),
     "digits-8-devices": ("Digits, 8 devices: accuracy, %", "accuracy", "{:.2%}"),
