@@ -1,5 +1,5 @@
-"""The commands of the README's table, one after the other, with what each leaves kept beside this
-file.
+"""Runs the commands of the README's table, one after the other, and keeps what each leaves next to
+this file.
 
     python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
     python experiments/results.py --seeds [--data-dir DIR] [--only NAME ...]

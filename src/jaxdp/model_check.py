@@ -62,7 +62,7 @@ def check_model(
 
     Returns:
         The fewest rows that a convolution reads or writes, where convolutions over single rows do
-        not count, and whether the model has batch norms with statistics that are set from outside.
+        not count; and whether the model has batch norms with statistics that are set from outside.
 
     Raises:
         ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs

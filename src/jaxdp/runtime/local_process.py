@@ -28,7 +28,8 @@ class LocalProcess:
         arguments: of Python.
         environment: variables to add to the environment of this process.
         folder: the working directory; None for the one of this process.
-        log: the file to which standard error is appended; None for `lines`.
+        log: the file to which standard error is appended, without standard output; None for
+            `lines`.
         inherits: whether it shares (standard output, standard error) with this process.
 
     Raises:

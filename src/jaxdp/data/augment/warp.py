@@ -91,8 +91,8 @@ class Affine(Warp):
     that `strength` bounds.
 
     At 0.1, height and width are each divided or multiplied by up to 1.1, evenly in the logarithm.
-    The image is sheared by up to 0.1 pixels per pixel, rotated by up to 0.1 right angles (9
-    degrees), and moved by up to 0.1 of its height and width.
+    The image is sheared by up to 0.1 pixels per pixel, and rotated by up to 0.1 right angles (9
+    degrees). It is moved by up to 0.1 of its height and width.
     """
 
     strength: Number = 0.1
