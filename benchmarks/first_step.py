@@ -75,7 +75,7 @@ class Stopwatch:
         self._last = now
 
     def at(self, place: Any, name: str, part: str) -> None:
-        """Replaces a function by one whose time counts as that of a part."""
+        """Wraps a function so that its time counts for a part."""
         function: Callable[..., Any] = getattr(place, name)
 
         @functools.wraps(function)

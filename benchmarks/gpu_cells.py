@@ -1,4 +1,4 @@
-"""What gpu_check.py measures, each in a process of its own.
+"""The measurements of gpu_check.py, each in a process of its own.
 
 python benchmarks/gpu_cells.py NAME JSON        prints what it finds, as lines of JSON
 """
@@ -98,8 +98,8 @@ def three_steps(
 
 
 def differences(here: tuple[list[Any], list[Any]], cpu: tuple[list[Any], list[Any]]) -> Record:
-    """Returns the largest difference of a weight as a fraction of the largest weight, and that of
-    all as one of what they moved.
+    """Returns the largest difference of a weight as a fraction of the largest weight, and the norm
+    of all differences as a fraction of the norm of the updates.
     """
     import numpy as np
 
@@ -138,8 +138,8 @@ def seconds_per_step(step: Callable[[], None], wait: Callable[[], Any]) -> float
 def create_setup(
     name: str, kwargs: Record, size: int, batch: int, precision: str, target: Any = None
 ) -> Any:
-    """Returns a run of the trainer on random images, whose batch norm takes the whole batch
-    together as PyTorch's does.
+    """Returns a run of the trainer on random images; its batch norm takes the whole batch together,
+    as PyTorch's does.
     """
     import numpy as np
 
@@ -175,7 +175,7 @@ def jaxdp_step(
     """Measures training steps on a batch on the device, and plans the same program.
 
     Args:
-        target: whose data sheet bounds the time; None for none.
+        target: the accelerator with the data sheet that bounds the time; None for none.
     """
     from jaxdp.runtime import platform
 

@@ -55,7 +55,7 @@ PRECISION = "bfloat16"
 
 
 class Check:
-    """What the parts share.
+    """The state that the parts share.
 
     Attributes:
         device: as gpu_cells.device has it.

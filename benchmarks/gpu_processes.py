@@ -19,7 +19,7 @@ from jaxdp.runtime import trial
 
 Record = dict[str, Any]
 CELLS = pathlib.Path(__file__).with_name("gpu_cells.py")
-# JAX takes 75 % of a GPU's memory at first, PyTorch what it needs: where they are compared, up to
+# JAX takes 75% of a GPU's memory at first, PyTorch what it needs: where they are compared, up to
 # the last byte, both can have it.
 ENVIRONMENT = {"XLA_CLIENT_MEM_FRACTION": "0.94", "PYTHONUNBUFFERED": "1"}
 
@@ -67,7 +67,7 @@ class Clock:
         Args:
             what: is measured.
             stop: when to send the process a TERM, as a machine that is taken away does.
-            environment: variables besides.
+            environment: variables to add.
         """
         started = time.monotonic()
         # Pipes would wait for what it leaves behind.

@@ -87,8 +87,8 @@ def trainer(clock: Clock, folder: pathlib.Path, *, tiny: bool) -> Iterator[Recor
 
 
 def resume(clock: Clock, folder: pathlib.Path, *, tiny: bool) -> Record:
-    """Stops a run with `--deterministic` by a signal, goes on, and compares the end with that of a
-    run that was not stopped.
+    """Stops a run with `--deterministic` by a signal, goes on, and compares its end with the end of
+    a run that was not stopped.
     """
     steps = 300 if tiny else 3000
     flags = (

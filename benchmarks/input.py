@@ -6,8 +6,8 @@
 Three sets, with their files in the page cache: small PNG images, photographs as JPEG, and grey PNG
 images with masks. Each row is read twice: *decoded*, up to a batch of pixels, and *augmented*, up
 to cropped, flipped and normalized float32. All pipelines stay alive and take turns, for a few
-seconds each. The table shows CPU time, with that of worker processes: images per second of one
-core that does nothing else. A library that is not installed is left out.
+seconds each. The table shows CPU time, including worker processes: images per second of one core
+that does nothing else. A library that is not installed is left out.
 
 Then jaxdp feeds steps of a given length, in which the host has nothing to do, as with an
 accelerator. The table shows the share of the time that the steps waited for a batch.
@@ -227,7 +227,7 @@ def check(batch: Any, read: input_sides.Read) -> None:
 def rate(batches: Iterator[Any], batch_size: int) -> dict[str, float]:
     """Returns images per second, and per second of CPU time.
 
-    What was read ahead before does not count.
+    Images that were read ahead before do not count.
     """
     begin = time.perf_counter()
     while time.perf_counter() - begin < WARM_UP:
@@ -313,7 +313,7 @@ def make(kind: str, folder: pathlib.Path, data_dir: str | None) -> dict[str, Any
 
 
 def photograph(height: int, width: int, channels: int, random: np.random.Generator) -> np.ndarray:
-    """Returns an image whose spectrum falls as that of photographs, in inverse proportion to the
+    """Returns an image with the spectrum of photographs, which falls in inverse proportion to the
     frequency.
     """
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])

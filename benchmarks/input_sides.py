@@ -26,7 +26,7 @@ PADDING = 4
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """What is to be read.
+    """A set to be read.
 
     Attributes:
         kind: `small` images, `photos` or `slides` with masks.

@@ -2,8 +2,8 @@
 
     python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 
-Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, the
-one and the other first, and compile their step anew each time, since the first steps after a
+Each row trains on real data. Both run in one process, since the machine's speed drifts, and take
+turns at being first. They compile their step anew each time, since the first steps after a
 compilation are slower. The loop cycles through batches that lie on the device already and waits for
 every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes rows,
 saves checkpoints. Evaluation and the first step count for neither. `--data-dir` is where TensorFlow

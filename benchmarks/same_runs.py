@@ -4,11 +4,11 @@
 same_runs.py run CHECKOUT OUT.json, and same_runs.py compare BEFORE.json AFTER.json
 
 Each configuration trains some steps with `PYTHONPATH=CHECKOUT/src python -m jaxdp.train ...` in a
-folder of its own. The record has its exit code, the name of the run's default folder, all rows,
-events and facts without times, and of the last checkpoint the SHA-256, shape and dtype of each
-array. `init-MODEL` trains one step with learning rate 0, so that its parameters are the initial
-weights. The dependencies come from the Python that runs this file. `compare` exits with 0 if all is
-equal. 24 configurations take 4 minutes with compiled programs in JAX's cache.
+folder of its own. The record has its exit code, the name of the run's default folder, and all rows,
+events and facts without times. It also has the SHA-256, shape and dtype of each array of the last
+checkpoint. `init-MODEL` trains one step with learning rate 0, so that its parameters are the
+initial weights. The dependencies come from the Python that runs this file. `compare` exits with 0
+if all is equal. 24 configurations take 4 minutes with compiled programs in JAX's cache.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import yaml
 
 FILE = pathlib.Path(__file__).with_suffix(".yaml")
 CONFIGURATIONS: dict[str, str | list[str]] = yaml.safe_load(FILE.read_text())
-# What differs from run to run: times, memory, versions, the machine.
+# Fields that differ from run to run: times, memory, versions, the machine.
 VARYING = re.compile(
     "seconds|per_second|wait|memory|idle|exchange_bytes|worker_|^worker$|recomputed|dropped|versions|xla_flags|^time$|utilization|hostname|^pid$|^jaxdp$|flops"
 )

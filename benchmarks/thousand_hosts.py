@@ -1,11 +1,10 @@
-"""What becomes of a run on a thousand hosts? Simulated on this machine, as far as that goes, and
-computed where it does not.
+"""Simulates a run on a thousand hosts on this machine, as far as that goes, and computes the rest.
 
     python benchmarks/thousand_hosts.py [--hosts N ...] [--write FILE]
 
 Start-up: threads stand for processes, each with a connection of its own to a real coordination
 service, and call what a run of several processes calls. They share this machine's cores, so that
-the seconds are more than those of as many machines. Order of the data: what every host computes at
+they take more seconds than as many machines would. Order of the data: what every host computes at
 the start of an epoch. Slow hosts: the slowest of so many draws. Failures: Young's interval.
 """
 
@@ -100,7 +99,7 @@ def agree(hosts: int) -> dict[str, float]:
     from jaxdp.config import TrainConfig
     from jaxdp.runtime import group as group_lib
 
-    # What jax.distributed.initialize makes its client of.
+    # The module from which jax.distributed.initialize makes its client.
     runtime: Any = importlib.import_module("jax._src.lib")._jax
     # Each host of a real run has limits of its own; here one process has the connections of all.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -173,7 +172,7 @@ def order() -> tuple[float, float]:
 
 
 def slowest(hosts: int) -> float:
-    """Returns the mean of the longest of so many steps, which everybody waits for."""
+    """Returns the mean of the longest of so many steps, which all hosts wait for."""
     rng = np.random.default_rng(0)
     return 1 + JITTER * float(np.mean([rng.normal(size=hosts).max() for _ in range(2000)]))
 

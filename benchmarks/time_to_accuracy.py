@@ -135,7 +135,7 @@ def timed(command: list[str], cache: pathlib.Path) -> tuple[float, list[float]]:
 def cells_of(runs: Runs) -> list[str]:
     """Returns the cells of a row.
 
-    Of a run that never reached the target the seconds are infinite, and the epochs a dash.
+    A run that never reached the target has infinite seconds, and a dash for its epochs.
     """
     seconds = {side: statistics.median(each for each, _ in runs[side]) for side in SIDES}
     epochs = {

@@ -1,5 +1,5 @@
-"""Trains U-Net on the cells in plain PyTorch until their IoU reaches 0.93 on the test images:
-beside `time_to_accuracy.py`.
+"""Trains U-Net on the cells in plain PyTorch until their IoU reaches 0.93 on the test images, for
+`time_to_accuracy.py`.
 
     python benchmarks/torch_cells.py cells.npz [--seed N] [--target IOU] [--channels-last]
 

@@ -1,5 +1,5 @@
-"""Trains PyramidNet 20 α24 on the digits in plain PyTorch until 99 % of the test images are right:
-beside `time_to_accuracy.py`.
+"""Trains PyramidNet 20 α24 on the digits in plain PyTorch until 99% of the test images are right,
+for `time_to_accuracy.py`.
 
     python benchmarks/torch_digits.py digits.npz [--seed N] [--target SHARE] [--channels-last]
 
@@ -64,7 +64,7 @@ class PyramidNet(nn.Module):
 def deform(images: torch.Tensor) -> torch.Tensor:
     """Scales, shears, rotates and moves each image by a random amount.
 
-    What lies beyond its border is black.
+    Pixels from beyond its border are black.
     """
     draws = torch.rand(len(images), 6) * 2 - 1
     zero, one = torch.zeros(len(images)), torch.ones(len(images))

@@ -3,13 +3,13 @@
     python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...]
         [--write FILE]
 
-Models (those of tests/reference, whose logits and gradients agree), batches, loss and optimizer
-are the same, in float32, on this machine's CPU. jaxdp runs on one device and on two simulated
-ones; PyTorch eagerly with as many threads as cores, channels first and last, and with
-DistributedDataParallel in two processes of half the threads. Each side of a row is a process that
-compiles once and then waits for its turns, since a machine's speed drifts. A ratio is the median
-over rounds of the ratios within one round. Before a row is measured, both models must have the
-same number of parameters and, given the same weights, the same logits.
+Models (from tests/reference, where logits and gradients agree), batches, loss and optimizer are the
+same, in float32, on this machine's CPU. jaxdp runs on one device and on two simulated ones; PyTorch
+eagerly with as many threads as cores, channels first and last, and with DistributedDataParallel in
+two processes of half the threads. Each side of a row is a process that compiles once and then waits
+for its turns, since a machine's speed drifts. A ratio is the median over rounds of the ratios
+within one round. Before a row is measured, both models must have the same number of parameters and,
+given the same weights, the same logits.
 """
 
 import argparse
@@ -164,7 +164,7 @@ def serve(step: Callable[[], None], batch: int, seconds: float) -> None:
         step()
     print(0, flush=True)
     for _ in sys.stdin:
-        step()  # brings caches back from whoever had the turn before
+        step()  # fills the caches again after the other side's turn
         print(images_per_second(step, batch, seconds), flush=True)
 
 
@@ -386,7 +386,7 @@ def check_same_model(name: str, kwargs: dict, size: int) -> None:
 
 
 def names_alike(model: Any) -> dict:
-    """Returns the table of names of a PyTorch model whose attributes are called as ours."""
+    """Returns the table of names of a PyTorch model that names its attributes as we do."""
     from flax import nnx
 
     from jaxdp.models.reference_weights import Place

@@ -27,7 +27,7 @@ TINY = (
 )
 CELL = 1  # the class; 0 is membrane
 THRESHOLDS = np.arange(0.05, 1, 0.05)
-# Ronneberger et al. 2015, table 1, on the challenge's own 30 test slices, whose labels were never
+# Ronneberger et al. 2015, table 1, on the challenge's own 30 test slices. Their labels were never
 # published.
 PUBLISHED = {
     "U-Net, mean over 7 rotations (Ronneberger et al. 2015)": (0.0611, 0.0382),

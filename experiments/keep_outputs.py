@@ -3,8 +3,7 @@
     python experiments/keep_outputs.py EXECUTED.ipynb KEPT.ipynb
 
 A picture is base64 there, and chance spells the marks of unfinished work in it, so that a search
-for these finds pictures instead of code. Of the ways to pack a PNG it takes the shortest that
-spells none.
+for these finds pictures instead of code. It packs a PNG in the shortest way that spells none.
 """
 
 import base64

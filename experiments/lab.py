@@ -30,9 +30,9 @@ sys.path.append(str(HERE.parent / "benchmarks"))  # a script's own folder alone 
 
 import tables  # noqa: E402
 
-# Okabe and Ito's, which people of any colour vision tell apart.
+# Okabe and Ito's, which people with any colour vision can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#4d4d4d", "#e69f00")
-# What of a run folder is in the repository: no checkpoints and no TensorBoard events.
+# The parts of a run folder in the repository: no checkpoints and no TensorBoard events.
 KEPT = ("config.yaml", "dataset.json", "history.jsonl", "metrics.jsonl", "summary.json", "plots")
 STYLE: Any = {
     "font.size": 12,
@@ -44,7 +44,7 @@ STYLE: Any = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a training run left."""
+    """The files that a training run left."""
 
     summary: dict[str, Any]
     rows: list[dict[str, Any]]

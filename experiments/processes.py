@@ -63,7 +63,7 @@ def show(results: Any) -> tuple[list[str], Any]:
     ]
     table.append("|---" * 6 + "|")
     for number, found in enumerate(results):
-        # Older results do not tell.
+        # Older results do not say.
         count, where = found["processes"], ", Ray" if found.get("on_ray") else ""
         differences = [
             abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)

@@ -1,5 +1,5 @@
-"""The commands of the README's table, one after the other, with what each leaves kept beside this
-file.
+"""Runs the commands of the README's table, one after the other, and keeps what each leaves next to
+this file.
 
     python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
     python experiments/results.py --seeds [--data-dir DIR] [--only NAME ...]
@@ -84,7 +84,7 @@ def row(name: str) -> str:
     return f"| {' | '.join(columns)} |"
 
 
-# What the README shows: a title, the metric, and how it is written.
+# Rows of the README: a title, the metric, and how it is written.
 SHOWN = {
     "digits": ("Digits: accuracy, %", "accuracy", "{:.2%}"),
     "digits-8-devices": ("Digits, 8 devices: accuracy, %", "accuracy", "{:.2%}"),

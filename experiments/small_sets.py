@@ -1,10 +1,10 @@
 """Which optimizer and which learning rate are safe where a person has few examples of their own?
 
-Trains each of 20 small sets with each of several recipes and seeds, for the default 20 epochs of
-the default batch, and judges every epoch by validation data. A run has diverged when a value is
-not finite or a validation loss is above twice that of chance, which a run that only overfits can
-reach, too; it has blown up when a loss is above ten times that of chance. Every run is a line of
-`OUTPUT/runs.jsonl`; what is there already is not trained again.
+Trains each of 21 small sets with each of several recipes and seeds, for the default 20 epochs of
+the default batch, and judges every epoch by validation data. A run has diverged when a value is not
+finite or a validation loss is above twice the loss of chance. A run that only overfits can also
+reach that. It has blown up when a loss is above ten times the loss of chance. Every run is a line
+of `OUTPUT/runs.jsonl`; what is there already is not trained again.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from jaxdp.rundir.write import append_row
 
 SEEDS = (0, 1, 2)
 VALIDATION = 36  # examples
-DIVERGED, BLOWN_UP = 2, 10  # a validation loss above so many times that of chance
+DIVERGED, BLOWN_UP = 2, 10  # a validation loss above so many times the loss of chance
 COUNTS = {"runs": "runs", "diverged": "diverged", "blown_up": "blown up"}
 
 # Name: settings of the compiled step, and settings of a run of it. All have the default schedule,
@@ -40,7 +40,7 @@ RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AdamW 1e-3": (ADAMW, {"learning_rate": 1e-3}),
     "AdamW 3e-4": (ADAMW, {"learning_rate": 3e-4}),
 }
-# Of the second and the third seed: what was the default, and what is.
+# Recipes of the second and the third seed: the former default, and the default now.
 FINALISTS = ("SGD 0.1", "AdamW 3e-4")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import lab
 
 DEVICES = 4
-# The rate is that of batch 128; it grows with the root of the batch, as suits rules that divide by
-# the size of the gradient.
+# The rate is for batch 128; it grows with the root of the batch, as suits rules that divide by the
+# size of the gradient.
 COMMON = (
     "--optimizer rmsprop --learning-rate 0.008 --lr-scaling sqrt --batch-norm global --log-every 2"
 ).split()

@@ -3,8 +3,8 @@ exact and async.
 
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
-together are as fast and wait for nobody. Time is that of training, without evaluation. It needs
-Ray: pip install '.[ray]'.
+together are as fast and never wait. Time is training time, without evaluation. It needs Ray:
+pip install '.[ray]'.
 """
 
 import itertools
@@ -41,8 +41,8 @@ def measure(experiment: lab.Experiment) -> Any:
     except ConfigError as error:
         print(f"experiments/uneven_workers.py: {error.remedy}", file=sys.stderr)
         sys.exit(2)
-    # What a worker computes in a step, if all compute as much; a multiple of what batch norm and
-    # the slices need.
+    # Images that a worker computes in a step, if all compute as many; a multiple of the number that
+    # batch norm and the slices need.
     share, steps = (24, 20) if experiment.tiny else (96, STEPS)
     batch = WORKERS * share
     data = ["--dataset", "digits"] if experiment.tiny else ["--dataset", "mnist", *experiment.data]

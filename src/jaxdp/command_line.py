@@ -30,7 +30,7 @@ _HELP_FORMAT = functools.partial(argparse.HelpFormatter, max_help_position=30)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError, and whose help raises what standard output raises."""
+    """A parser that raises ConfigError, and in its help the errors of standard output."""
 
     def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file, flush=True)
@@ -56,7 +56,7 @@ def parse(
         cls: the settings of the command.
         argv: arguments without the program's name.
         description: one line.
-        defaults_file: whether to offer `--config FILE`, whose values the flags override.
+        defaults_file: whether to offer `--config FILE`; flags override its values.
         hidden: settings for which this command has no flags.
         **defaults: defaults of this command that differ from the settings' own.
 
@@ -191,9 +191,9 @@ class Ending:
 def ending(prog: str) -> Iterator[Ending]:
     """Turns exceptions of the block into an exit code and one line on standard error.
 
-    The code is 2 for a ConfigError, 1 when interrupted or if a file or standard output cannot be
-    read or written, and 141, as in a shell, when the reader of standard output is gone
-    (`... | head`).
+    The code is 2 for a ConfigError, or a path that is too long, circular or cannot be encoded. It
+    is 1 when interrupted, or if a file or standard output cannot be read or written. When the
+    reader of standard output is gone (`... | head`) it is 141, as in a shell.
     """
     end = Ending()
     streams.complete()
@@ -229,7 +229,7 @@ def command(
         cls: the settings of the command.
         prog: e.g. `jaxdp.train`.
         restarts: whether the process may start again with large pages of memory.
-        **options: those of `parse`.
+        **options: of `parse`.
     """
 
     def decorate(function: Callable[[Config], int]) -> Callable[..., int]:

@@ -19,8 +19,8 @@ from jaxdp.step.optim import DEFAULT_BATCH_SIZE, default_batch_size
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:
 # torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-# Of AdamW, which never blew up on 21 small sets (`experiments/small_sets.py`). Instances do well
-# with SGD there; regression was not measured.
+# Learning rates of AdamW, which never blew up on 21 small sets (`experiments/small_sets.py`).
+# Instances do well with SGD there; regression was not measured.
 SMALL_SET_RATES = {"classification": 3e-4, "segmentation": 1e-3, "regression": 1e-3}
 DEFAULT_DATASETS = {
     "classification": "digits",

@@ -1,4 +1,4 @@
-"""`python -m jaxdp.convert`: reads weights into a new run, and writes those of a run, or its whole
+"""`python -m jaxdp.convert`: reads weights into a new run, and writes a run's weights, or its whole
 evaluation, for other programs.
 """
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-# All were removed in version 0.3.0: a setting of training, or a flag of one command or a value of
-# one setting, whose name comes first; and what to use instead.
+# All were removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
+# setting and its value; the text says what to use instead.
 REMOVED = {
     "steps_per_call": "use --steps-per-execution",
     "measure_devices": "use --devices",

@@ -1,7 +1,7 @@
 """`python -m jaxdp.devices`: shows which devices JAX sees here, and how much memory they have.
 
-Several processes, e.g. of Slurm, show the devices of all. What of a run would lie on each device is
-`python -m jaxdp.plan`'s to say.
+Several processes, e.g. of Slurm, show the devices of all. `python -m jaxdp.plan` prints what a run
+would keep on each device.
 """
 
 import dataclasses

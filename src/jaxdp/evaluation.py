@@ -23,8 +23,8 @@ def evaluation_setup(
     Args:
         config: settings of the run.
         description: of the dataset that the model was trained on.
-        data: other data; None for those of the run.
-        setup: of the training, whose compiled steps are used again; None for a run that was loaded.
+        data: other data; None for the data of the run.
+        setup: of the training, to use its compiled steps again; None for a run that was loaded.
 
     Raises:
         ConfigError: for data that the model is not for.

@@ -21,7 +21,7 @@ class Started:
     Attributes:
         step: how many steps are done already.
         resumed: whether a checkpoint was read.
-        message: what there is to tell about it, or nothing.
+        message: text about the start for the user; may be empty.
     """
 
     step: int
@@ -70,9 +70,7 @@ class StepEnd:
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """A row is complete: the training metrics since the last such row, or those of an
-    evaluation.
-    """
+    """A row is complete: training metrics since the last such row, or an evaluation's metrics."""
 
     row: Row
 
@@ -92,10 +90,10 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """A state is due to be saved: a copy in host memory, all of whose weights are finite numbers.
+    """A state is due to be saved: a copy in host memory, in which all weights are finite numbers.
 
     Attributes:
-        position: what a run needs besides the state to resume as if it had never stopped.
+        position: what a run needs in addition to the state to resume as if it had never stopped.
         metrics: of an evaluation of this very state, if there was one.
     """
 
@@ -130,7 +128,7 @@ class Ended:
 
 @runtime_checkable
 class Run(Protocol):
-    """What a callback may ask of the run that it watches.
+    """The parts of a run that a callback may use.
 
     Attributes:
         setup: model, task, dataset, optimizer, strategy and intervals: `training.setup.Setup`.
@@ -167,7 +165,7 @@ class Run(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Ends the run, as done, after the current step, whose state is saved.
+        """Ends the run, as done, after the current step, and saves the state after it.
 
         Where several processes train, only callbacks of every process end it at this step; a
         callback of the first one alone ends it a few steps later, at a step that all processes

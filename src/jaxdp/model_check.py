@@ -28,7 +28,7 @@ def array_shapes(
     Nothing is computed. A name is, for example, `head/kernel`.
 
     Args:
-        dataset: whatever tells `num_classes` and `image_shape`.
+        dataset: an object with `num_classes` and `image_shape`.
     """
     model = abstract_model(config, dataset, objects)
 
@@ -41,7 +41,7 @@ def array_shapes(
 
 
 def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
-    """Returns the model with shapes in place of arrays; nothing is computed."""
+    """Returns the model with shapes instead of arrays; nothing is computed."""
 
     def create() -> nnx.Module:
         if objects.model is not None:
@@ -61,8 +61,8 @@ def check_model(
     """Traces the model on images of the sizes it will meet, which computes nothing.
 
     Returns:
-        The fewest rows that a convolution reads or writes, where one over single rows does not
-        count, and whether the model has batch norms whose statistics are set from outside.
+        The fewest rows that a convolution reads or writes, where convolutions over single rows do
+        not count; and whether the model has batch norms with statistics that are set from outside.
 
     Raises:
         ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs

@@ -19,7 +19,7 @@ from jaxdp.rundir.read import say
 
 @dataclasses.dataclass(frozen=True)
 class Objects:
-    """What a run was given as objects rather than by name; None for what its settings name.
+    """The parts of a run that were given as objects; None for parts that its settings name.
 
     Attributes:
         model: maps normalized images, float32 (N, H, W, C), to outputs.

@@ -50,7 +50,7 @@ def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
 
 
 def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) -> tuple[str, ...]:
-    """Imports the plugins that a command names for a run, and returns these and those of the run
+    """Imports the plugins that a command names for a run, and returns these and the run's plugins
     that are imported already.
 
     Plugins that only the folder of a run names are not imported: they are code of the folder's

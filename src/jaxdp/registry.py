@@ -29,7 +29,7 @@ Entry = TypeVar("Entry")
 
 ENTRY_POINTS = "jaxdp.plugins"
 _MOST_SHOWN = 500  # characters of a value in a message
-# What other programs call settings.
+# Names that other programs have for settings.
 _SHORT = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -123,7 +123,7 @@ def check_keywords(
         field: name of the setting that the keywords came from.
         reserved: parameters that the caller passes itself.
     """
-    # A Flax module's own signature is that of its metaclass.
+    # For a Flax module, `inspect.signature` returns the signature of its metaclass.
     signature = inspect.signature(function.__init__ if inspect.isclass(function) else function)
     accepted = [name for name in signature.parameters if name not in ("self", *reserved)]
     for keyword, value in keywords.items():
@@ -146,8 +146,8 @@ class Registry(Generic[T]):
 
     Args:
         field: the setting that names them, for error messages.
-        packages: their modules are imported at the first lookup, so that their decorators run;
-            then those of the entry points.
+        packages: their modules are imported at the first lookup, so that their decorators run; then
+            the modules of the entry points.
     """
 
     def __init__(self, field: str, *packages: str) -> None:
@@ -177,7 +177,7 @@ class Registry(Generic[T]):
                 remedy = f"is registered twice, in {where}; rename one of them"
                 raise ConfigError(self._field, name, remedy)
             registering_modules.add(module)
-            # What is decorated keeps its own type.
+            # A decorated entry keeps its own type.
             self._entries[name] = entry  # pyright: ignore[reportArgumentType]
             return entry
 
@@ -232,7 +232,7 @@ def _load_distributions() -> None:
 
 
 def import_problem(error: Exception) -> str:
-    """Returns in one line what went wrong in an import, and in which line of which file."""
+    """Returns in one line what went wrong in an import, with file and line."""
     text = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return text

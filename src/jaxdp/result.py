@@ -130,7 +130,7 @@ class Result:
     def state(self) -> TrainState:
         """Parameters, batch statistics and so on as NumPy arrays.
 
-        Of several processes, all must ask for it.
+        With several processes, all of them must ask for it.
         """
         if self._state is None:
             self._state = self._load_state()
@@ -154,8 +154,8 @@ class Result:
             images: an array (N, H, W, C), or (N, H, W) with one channel, of the dtype of the
                 dataset, mostly uint8. Or one image: an array (H, W, C) or (H, W), Pillow's image, a
                 file. Or a folder, or a list of images that may differ in size.
-            probabilities: for segmentation, return those of each pixel (H, W, classes) instead of
-                class numbers.
+            probabilities: for segmentation, return probabilities of each pixel (H, W, classes)
+                instead of class numbers.
 
         Returns:
             For classification probabilities, float32 (N, classes). For segmentation class numbers,
@@ -190,12 +190,13 @@ class Result:
         """Returns the metrics over every example of a split.
 
         Args:
-            data: another `Dataset` or its name, whose classes the model knows; None for that of the
-                run. It is normalized as the training data were, and a name's images are resized to
-                the size of a classifier's. With `targets`, images as for `jaxdp.data.from_arrays`.
+            data: another `Dataset` or its name, with classes that the model knows; None for the
+                run's. It is normalized as the training data were, and a name's images are resized
+                to the size of a classifier's. With `targets`, images as for
+                `jaxdp.data.from_arrays`.
             targets: labels, masks or images for an array of images.
-            split: `train`, `validation`, `test` or `all`; by default what is evaluated during
-                training, and of a dataset that has nothing but training examples, those.
+            split: `train`, `validation`, `test` or `all`; by default the split that is evaluated
+                during training, or `train` if there is no other.
 
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.

@@ -31,13 +31,13 @@ _NO_VALIDATION = (
 
 
 class Search:
-    """The runs that Optuna proposes; attributes and methods are those of `Grid`.
+    """The runs that Optuna proposes, with the same attributes and methods as `Grid`.
 
     A trial without a result remains RUNNING in the study, and the next session proposes it again.
 
     Args:
         number: of trials, as the command line has it.
-        space: the ranges; the seed of its runs is also that of the search.
+        space: the ranges; the seed of its runs also seeds the search.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another

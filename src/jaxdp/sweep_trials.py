@@ -31,7 +31,7 @@ class Trial:
     Attributes:
         settings: in which it differs from the others.
         config: all its settings.
-        run: its folder, whose name says in which settings it differs.
+        run: its folder; the name says in which settings it differs.
         note: why it has no result; empty if it has one.
         process: in which it trains, once it has started.
         proposal: Optuna's trial in a search.
@@ -138,7 +138,7 @@ class Space:
         """Returns the values of a setting, or of a keyword of it: its text is a list of YAML.
 
         Raises:
-            ConfigError: if there are none, or their type is not that of the setting.
+            ConfigError: if there are none, or they are not of the setting's type.
         """
         text = self.texts[name]
         field_name, dot, _ = name.partition(".")

@@ -82,8 +82,8 @@ def _peers_notified() -> Iterator[None]:
 
 
 def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
-    """Returns the exit code for an error, and the reason for which other processes are told that
-    this one ends; None for a defect, whose trace says it.
+    """Returns the exit code for an error, and the reason to report to the other processes; None for
+    a defect, which has a traceback.
     """
     reason = str(error)
     if isinstance(error, StoppedAtStart):

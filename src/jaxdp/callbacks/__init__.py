@@ -8,10 +8,11 @@ A callback is an object with any of the methods in `HOOKS`, for example
 
 Each takes the run (`events.Run`) and an event; `on_row` takes the run and the row of metrics that
 it may add fields to. Where several processes train, a callback is called in the first one only,
-unless it says `every_process = True`. One whose state must survive a restart has `state_dict()`, of
-plain JSON values, and `load_state_dict(state)`, which is called before `on_start`, and only with
-what `state_dict` returned. `close()` is called at the end, whatever ends the run. Register a class
-with `@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
+unless it says `every_process = True`. A callback that keeps a state across restarts has
+`state_dict()`, of plain JSON values, and `load_state_dict(state)`. The latter is called before
+`on_start`, and only with what `state_dict` returned. `close()` is called at the end, whatever ends
+the run. Register a class with `@callbacks.register("name")` to use it as
+`--callbacks name:keyword=value`.
 """
 
 import collections

@@ -22,8 +22,9 @@ class EarlyStopping:
         metric: name of the metric, such as `loss` or `accuracy`.
         patience: evaluations without an improvement that end the run.
         min_delta: how much better a value must be to count as an improvement.
-        larger_is_better: direction of the metric; by default that of the task's own metric of this
-            name, smaller for errors (`loss`, `mse`, `mae`), otherwise larger.
+        larger_is_better: direction of the metric. By default the task decides for its own metric of
+            this name; otherwise smaller is better for errors (`loss`, `mse`, `mae`), larger for the
+            rest.
 
     Raises:
         ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a dataset

@@ -17,7 +17,7 @@ class Profiler:
 
     The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`;
     what the host does is in `train`, numbered, and `waiting for input`. A run that resumes may miss
-    the first of the steps. Of a program of several steps all are recorded.
+    the first of the steps. All steps of a program of several steps are recorded.
 
     Args:
         first, last: steps, counted from 1.

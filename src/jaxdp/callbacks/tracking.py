@@ -34,7 +34,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 
 class Tracker:
-    """Logs a run to a tracker, a package of which a subclass makes runs.
+    """Logs a run to a tracker; a subclass begins runs with the tracker's package.
 
     A run with a run directory keeps its identifier at the tracker there, in `PACKAGE-id.txt`: what
     resumes it continues the tracker's run.

@@ -1,8 +1,8 @@
 """Ends a run that no longer moves, and names the process that the others wait for.
 
-A thread looks once a second. If nothing was done for too long it writes the position of each thread
-of this process to `hang-PROCESS.txt` in the run directory, names the processes that are behind, and
-ends this one. It also sees when another process has left.
+A thread looks once a second. If nothing was done for too long, it writes the position of each
+thread of this process to `hang-PROCESS.txt` in the run directory. Then it names the processes that
+are behind, and ends this one. It also sees when another process has left.
 """
 
 import collections

@@ -54,7 +54,7 @@ class Checkpoints(SavedCheckpoints):
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
-        self._given_up = False  # Orbax also waits for processes whose saves have failed
+        self._given_up = False  # Orbax also waits for processes that failed to save
         self._set_damaged_aside()
         _hide_late_reports()
         self._orbax = self._open(keep)

@@ -177,8 +177,8 @@ class SavedCheckpoints:
             like: a state of the same shapes; its optimizer's state does not matter.
 
         Raises:
-            ConfigError: if there is no such step, or the model's arrays in it do not fit `like`, to
-                whose dtypes they are cast.
+            ConfigError: if there is no such step, or the model's arrays in it do not fit `like`.
+                They are cast to its dtypes.
         """
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as stored:

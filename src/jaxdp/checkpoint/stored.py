@@ -99,8 +99,8 @@ class Stored:
             return orbax().load(self.path, wanted)
 
     def check_fit(self, like: TrainState) -> None:
-        """Raises ConfigError if names, shapes or dtypes are not those of a state, for which the
-        step was compiled.
+        """Raises ConfigError if names, shapes or dtypes differ from `like`, which the step was
+        compiled for.
         """
         expected = flatten(like)
         wrong = sorted(self.shapes.keys() ^ expected.keys())

@@ -102,7 +102,7 @@ def choices(annotation: Any) -> list[Any]:
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """Returns the types of which the annotation allows one."""
+    """Returns the types that an annotation allows."""
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     return typing.get_args(annotation) if is_union else (annotation,)
 

@@ -103,7 +103,7 @@ def defining(config: TrainConfig) -> dict[str, Any]:
             named[name] = value
     if named["strategy"] in _ON_WORKERS:
         named["strategy"] = TrainConfig().strategy
-    # A sweep, whose runs may each have another default, keeps its folder.
+    # A sweep keeps its folder, although the default may differ between its runs.
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
     # Runs with settings that were removed since keep their folders.
     return deprecation.defining_defaults() | named

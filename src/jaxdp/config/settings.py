@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a setting apart from its type and its default.
+    """Facts of a setting other than its type and its default.
 
     The defaults are the safe ones: a setting that says nothing is fixed when a run resumes, names
     the run's folder, and is part of the compiled step.
@@ -45,8 +45,8 @@ class Facts:
         program: whether the compiled step depends on it.
         names_run: whether it is part of the hash in a run's folder. `if_set`: where it has a value,
             as settings have that older runs lack.
-        saved: whether `config.yaml` keeps it. What says only how a command runs is not kept, is
-            free, and names no run.
+        saved: whether `config.yaml` keeps it. A setting that only says how a command runs is not
+            kept, is free, and names no run.
         set_by: objects that decide it, and with which it cannot be given.
         each_fit: whether each call of `Trainer.fit` may change it.
         loads_data: whether `jaxdp.data.load` accepts it.
@@ -72,7 +72,7 @@ class Facts:
 
 
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
-    """Declares a setting; `facts` are those of `Facts`. Line breaks in `help` are spaces."""
+    """Declares a setting; `facts` are fields of `Facts`. Line breaks in `help` are spaces."""
     if not facts.get("saved", True):
         facts |= {"resume": "free", "program": False, "names_run": "never"}
     metadata = {"facts": Facts(" ".join(help.split()), checks, **facts)}
@@ -135,7 +135,7 @@ class Settings:
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:
-        """Returns those of these settings that belong to `kind`, some of them changed."""
+        """Returns the settings that belong to `kind`, some of them changed."""
         own = {name: getattr(self, name) for name in fields(kind) if name in fields(type(self))}
         return kind.of(**own | changed)
 

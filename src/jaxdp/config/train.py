@@ -31,7 +31,7 @@ class PluginsConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartsConfig(PluginsConfig, ModelConfig, DataConfig, TaskConfig):
-    """What is trained, on which data and for which task: common to commands about training."""
+    """Settings of model, data and task, which commands about training share."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ class BatchNormMode:
     """Which examples share batch-norm statistics.
 
     Attributes:
-        kind: `replica` (those of a replica), `global` (the whole batch) or `group`.
+        kind: `replica` (the examples of a replica), `global` (the whole batch) or `group`.
         group_size: examples of a `group`; None for the other kinds.
     """
 
@@ -129,7 +129,7 @@ class MaskValues:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number must satisfy in addition to its type.
+    """A condition that a number must meet in addition to its type.
 
     Attributes:
         text: says it, after "must".
@@ -148,11 +148,11 @@ class Range:
 POSITIVE = Range("be greater than 0", lambda value: value > 0)
 NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
 FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
-# On one machine, whose memory and threads more of them would take.
+# For one machine: more of them would use up its memory and threads.
 MOST_DEVICES, MOST_PROCESSES = 512, 256
 MOST_WORKERS = 4096  # of a cluster
 MOST_CLASSES = 2**15  # a confusion matrix has the square of it
-MOST_STEPS = 10**8  # whose learning rates are held
+MOST_STEPS = 10**8  # the learning rate of each step is held
 BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
 
 

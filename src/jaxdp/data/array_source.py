@@ -49,7 +49,7 @@ def array_source(
         if field != like.field:
             training = f"the training targets are for {TASKS[like.field]}"
             raise request.error(f"{names[1]} is for {TASKS[field]}, but {training}")
-        # What is resized need not have the same size.
+        # Images that will be resized need not have the same size.
         first = 3 if request.config.image_size else 1
         pairs = ((names[0], images, like.images), (names[1], targets, like.targets))
         for name, mine, theirs in pairs:

@@ -46,7 +46,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         num_classes: of labels or masks, if more than occur.
         mask_values: values of masks that are class 0, 1, ..., e.g. `"0,128,255"`, or `"binary"`: 0
             and everything else.
-        instances: whether masks are numbers of objects, which are to be told apart, with 0 for
+        instances: whether masks hold a number for each object, for instance segmentation, and 0 for
             background.
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.

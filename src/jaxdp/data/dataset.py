@@ -235,8 +235,8 @@ class Dataset(DatasetInfo):
         augment: what `--augment` is by default.
         defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
             model, and `learning_rate` by optimizer.
-        targets: for a task of your own with a `target` of its own, shape and dtype of each such
-            field of an example, whose name is none of `labels`, `masks` and `targets`.
+        targets: for a task of your own with a `target` of its own: shape and dtype of each such
+            field of an example, by a name other than `labels`, `masks` and `targets`.
         name: what titles and errors call it.
         settings: those that open it again; None for one that exists in memory alone.
         whole: whether a tenth of `train` is still to be held out as test data.

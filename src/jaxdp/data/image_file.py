@@ -53,7 +53,8 @@ class Picture:
 # An encoded image, where it is, or one that Pillow has opened.
 Data = bytes | pathlib.Path | Picture | Image.Image
 # An image as it is stored, Pillow's or an array (H, W, C) of a TIFF file; whether some of it is
-# transparent, for an array by its last channel; how many the file holds, of which 2 are several.
+# transparent, for an array by its last channel; how many images the file holds, where 2 may stand
+# for more.
 _Stored = tuple[Image.Image | np.ndarray, bool, int]
 
 

@@ -47,9 +47,8 @@ def distances(
     """Returns each pixel's distance to the border of the nearest object, d1, and of the second
     nearest, d2, in pixels.
 
-    The border of an object is those of its pixels that have a neighbour, above, below or beside,
-    which is not of it; where the image ends there is none. What is farther than `REACH` is
-    infinitely far.
+    The border of an object is its pixels with a neighbour above, below, left or right that does not
+    belong to it. The end of the image makes no border. Distances above `REACH` are infinite.
     """
     import scipy.ndimage  # 0.1 s, which few runs need
 
@@ -77,11 +76,11 @@ def targets(
 
     Border are the pixels, of an object or between objects, with d1 + d2 of at most 3 pixels: where
     objects touch, the two outermost rows of pixels of each, and gaps of background of up to two
-    pixels. What lies outside the image is IGNORE_LABEL.
+    pixels. Pixels outside the image are IGNORE_LABEL.
 
     Source: Ronneberger, Fischer, Brox: U-Net, 2015, equation 2: w(x) = w_c(x) + w0 exp(-(d1(x) +
-    d2(x))^2 / (2 sigma^2)). The first term balances the classes there; here it is that of the task,
-    `class_weights`, and 1 by default.
+    d2(x))^2 / (2 sigma^2)). The first term balances the classes there; here it is the task's
+    `class_weights`, by default 1.
     """
     height, width = real_size(objects)
     real = objects[:height, :width]

@@ -54,7 +54,7 @@ def from_dataset(
 
     Raises:
         ConfigError: for an object without a length or an index, and for an item that cannot be
-            used, whose number it names.
+            used; the error names its number.
     """
     if task not in TARGET_FIELDS:
         raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")

@@ -155,7 +155,7 @@ def measure_pixels(
     known.
 
     Args:
-        splits: of which the images are not yet padded.
+        splits: with images that are not yet padded.
         resize: how the images become one size; None if they have it.
 
     Raises:

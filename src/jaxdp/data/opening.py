@@ -140,8 +140,8 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     """Returns the dataset with the names of `--class-names`.
 
     Raises:
-        ConfigError: for names that are too many, too few or alike, and where the classes have other
-            names already.
+        ConfigError: for a wrong number of names, equal or empty names, and a dataset without
+            classes or with other names for them.
     """
     names, name = request.config.class_names, request.config.dataset
     if names is None or names == dataset.class_names:

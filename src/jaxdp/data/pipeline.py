@@ -147,8 +147,8 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
         place: puts a host batch on this process's devices; up to 4 placed batches wait there, or as
             many as there are threads.
         process_index: a process takes the p-th of `process_count` equal slices of each global
-            batch, so that neither the union nor the groups of a grouped batch norm depend on the
-            number of processes.
+            batch. So neither the union nor the groups of a grouped batch norm depend on the number
+            of processes.
         paired: whether each example comes with a partner to be mixed with, in fields `partner_...`:
             the one before it in the global batch, so that pairs do not depend on processes or
             devices either.

@@ -36,8 +36,8 @@ class Rows:
 
     Attributes:
         rows: of shape (examples * pieces, length): the values of an example are in as many
-            consecutive rows as `pieces`, and the length is a multiple of 128. What the last of them
-            have over is 0.
+            consecutive rows as `pieces`, and the length is a multiple of 128. Zeros pad the end of
+            each example.
         shape: of an example.
     """
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 Pixels = Shaped[np.ndarray, "_height _width _channels"]
-# Batches of images that are read ahead, so that those of one shape come together.
+# Batches of images that are read ahead, so that images of one shape come together.
 _WINDOW = 4
 # Images for a device: XLA:CPU computes one alone by other operations, which round otherwise.
 _FEWEST = 2

@@ -106,7 +106,7 @@ def measurements(objects: np.ndarray, image: np.ndarray, plane: Plane | None) ->
 def class_numbers(
     probabilities: Float[np.ndarray, "height width classes"], description: Description
 ) -> Integer[np.ndarray, "height width"]:
-    """Returns the likeliest class at each pixel or, of a run with instances, their numbers."""
+    """Returns the most likely class at each pixel or, for a run with instances, their numbers."""
     if description.instances:
         return label_instances(probabilities)
     return probabilities.argmax(-1).astype(np.uint8)
@@ -115,12 +115,12 @@ def class_numbers(
 def count(predictor: Predictor, source: Split) -> Iterator[Sums]:
     """Yields for each example of a split how many of its objects were found.
 
-    Of one that is left out nothing.
+    An example that was left out yields no sums.
 
     Args:
         predictor: of a model for instance segmentation: what is scored is what it predicts for
             files.
-        source: of which every example was read before.
+        source: a split with every example already read.
     """
     for index in range(len(source)):
         if index in source.errors:

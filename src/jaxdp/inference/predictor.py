@@ -43,8 +43,8 @@ class Predictor:
 
     A classifier's images are resized to the size that it was trained at. So are the others' where
     `--image-size` resized the dataset, and their answers back; otherwise scale means something, and
-    images stay as they are, in tiles where they are large. Tiles overlap so that their answer is
-    that of the whole image, and grow for it, where the network sees only so far.
+    images stay as they are, in tiles where they are large. Tiles overlap. Where the network sees
+    only so far, they also grow if they must, so that they give the answer of the whole image.
 
     Args:
         state: of the trained model.
@@ -108,11 +108,11 @@ class Predictor:
     ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
         """Yields each image and the answer to it, in order.
 
-        Images are read ahead, and those of one size computed together.
+        Images are read ahead, and images of one size are computed together.
 
-        For classification the probabilities of the classes (classes,); for segmentation those of
-        each pixel (height, width, classes); for regression pixels (height, width, channels), about
-        from 0 to 1.
+        For classification the probabilities of the classes (classes,); for segmentation the
+        probabilities at each pixel (height, width, classes); for regression pixels (height, width,
+        channels), about from 0 to 1.
 
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of

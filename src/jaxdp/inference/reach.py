@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-# Of the probes, in pixels: half of one must be farther than the network sees.
+# Sides of the probes, in pixels: the network must see less far than half a side.
 _SIDES = (512, 1024, 2048)
 _TRIES = 2  # probes of noise: in one alone a maximum or a ReLU may hide what a pixel changes
-# Of the spread of the answers, by which two runs of one program may differ on a GPU.
+# The fraction of the answers' spread by which two runs of one program may differ on a GPU.
 _ROUNDING = 1e-6
-# Of the spread of the answers, by which a part alone may differ from the whole: bfloat16 rounds
-# that much.
+# The fraction of the answers' spread by which a part alone may differ from the whole: bfloat16
+# rounds that much.
 _TOLERANCE = 0.01
 
 Network = Callable[[np.ndarray], Any]

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 # Tiles begin at multiples of this, so that up to five poolings by two cut a tile as they would the
-# whole image. Sides are filled up to multiples of it, too, so that images of many sizes need few
+# whole image. Sides are also padded to multiples of it, so that images of many sizes need few
 # programs.
 ALIGNMENT = 32
 # Pixels beyond the wanted side at which the search for one that the network takes gives up.
@@ -41,7 +41,7 @@ class Side:
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Returns how many pixels the tiles need before and after those of the image."""
+        """Returns how many pixels the tiles need before and after the image."""
         before = (self.input_size - self.output_size) // 2
         return before, self.starts[-1] + self.input_size - before - self.size
 
@@ -75,16 +75,16 @@ class Tiles:
         output_side: side of the network's answer to a square image of that side; may raise
             ValueError or TypeError where the image does not suit it. Height and width are taken to
             behave alike, independently of each other.
-        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up
-            to a multiple of that, and to four times the margin that `reach` asks for, of which half
-            of a tile remains.
+        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT. It is
+            rounded up to a multiple of ALIGNMENT, and to four times the margin that `reach` asks
+            for, which leaves half of a tile.
         overlap: least number of pixels that neighbours share, at most half a tile; what the network
             drops at its border counts.
-        reach: how far the network sees, as `reach.measure` tells it. Answers nearer than that to
-            the end of their tile count nothing, so that those of tiles are those of the whole
-            image. 0 lets all answers count.
-        exact: height and width that are not filled up to multiples of ALIGNMENT: those that the
-            network was trained at.
+        reach: how far the network sees, as `reach.measure` returns it. Answers nearer than that to
+            the end of their tile count nothing, so that tiles give the answers of the whole image.
+            0 lets all answers count.
+        exact: height and width that the network was trained at, which are not padded to multiples
+            of ALIGNMENT.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Tiles:
     def _margin(self, input_size: int, output_size: int) -> int:
         """Returns how far from its end an answer counts nothing.
 
-        What the network drops there need not be dropped again.
+        Answers that the network drops there need not be dropped again.
         """
         return max(self._reach - (input_size - output_size) // 2, 0)
 
@@ -168,8 +168,8 @@ class Tiles:
         return blended[: rows.size, : columns.size]
 
     def fit(self, wanted: int) -> tuple[int, int]:
-        """Returns the smallest input side whose answer is at least as wanted, and the side of that
-        answer.
+        """Returns the smallest input side with an answer of at least the wanted side, and the side
+        of that answer.
 
         The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and
         just at a jump nothing is dropped.

@@ -115,8 +115,8 @@ def to_stablehlo(state: TrainState, config: TrainConfig, description: Descriptio
     """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch,
     H, W, C) to the model's outputs.
 
-    Their dtype is that of the dataset; what becomes 0 to 255 of them, mean and standard deviation
-    are in the program.
+    The pixels have the dtype of the dataset. The program holds the range that becomes 0 to 255, the
+    mean and the standard deviation.
     """
     apply = create_apply(create_preprocess(config, description))
     shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # More than any network has, and few enough that its shapes are found in no time.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
-# What a constructor takes, but a run decides: not the model's own configuration.
+# Parameters of a constructor that a run decides: they are not the model's own configuration.
 _OF_THE_RUN = ("rngs", "dtype", "num_classes", "in_channels")
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -58,8 +58,8 @@ def register(name: str) -> Callable[[Model], Model]:
 
 
 def _record_arguments(name: str, model_class: type[Any]) -> None:
-    """Makes a class note its name and the given keywords in the attribute `init_kwargs` of each
-    instance, but not in those of its subclasses.
+    """Makes a class note its name and the given keywords in the attribute `init_kwargs` of its
+    instances, but not of its subclasses' instances.
     """
     initialize: Any = model_class.__init__
 

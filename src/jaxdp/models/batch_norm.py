@@ -1,4 +1,4 @@
-"""Batch norm, whose gradient keeps no array of differences from the mean."""
+"""Batch norm with a gradient that keeps no array of differences from the mean."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -101,15 +101,15 @@ def set_batch_norm(model: nnx.Module, *, group_size: int | None, combine: Combin
     Args:
         model: the model; other layers stay as they are.
         group_size: examples per group; None for all examples of a call.
-        combine: returns the statistics of larger groups, of which those of a call are parts, for
-            each part those of its group; None where the groups of a call are whole.
+        combine: returns, for each group of a call, the statistics of the larger group that it is a
+            part of; None where the groups of a call are whole.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
             module.group_size, module.combine = group_size, combine
 
 
-# Whose own type hides what it returns.
+# The type of `jax.custom_vjp` hides what it returns.
 _custom_vjp: Any = functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 
 

@@ -1,4 +1,4 @@
-"""Convolves images in forms whose gradients XLA:CPU computes fast.
+"""Convolves images in forms with gradients that XLA:CPU computes fast.
 
 Other platforms get the plain convolution and its gradient.
 """

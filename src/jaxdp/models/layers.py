@@ -273,7 +273,7 @@ def shortcut(
     """Returns the parameter-free shortcut of a unit: an average pool at stride 2, then zeros after
     the existing channels.
 
-    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over
+    The pool is 2x2 with stride 2 and keeps an odd last row and column. Their windows average over
     real pixels only.
 
     Source: Han et al. 2017, section 3.3; ceil mode as in the authors' code.

@@ -1,4 +1,4 @@
-"""Defines PyramidNet, a residual network whose width grows in every unit.
+"""Defines PyramidNet, a residual network that widens in every unit.
 
 Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the paper's formula and
 the authors' code differ (rounding of widths), this follows the code, which gives the published

@@ -16,7 +16,7 @@ def max_pool(
     A side shorter than a window keeps its length.
 
     Rows are pooled first, then columns, each as a maximum of strided slices: on CPU the gradient
-    takes a ninth of the time of Flax's pool. Of equal pixels the first one gets the gradient, as in
+    takes a ninth of the time of Flax's pool. Among equal pixels the first gets the gradient, as in
     PyTorch.
 
     Args:

@@ -37,8 +37,9 @@ class UNet(nnx.Module):
         base_channels: channels at full resolution; they double with each pooling.
         levels: number of poolings.
         upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear`
-            (align-corners, with half as many channels in the deepest block and at the end of each
-            decoder block) or `resize` (half-pixel bilinear, to the size of the skip).
+            (align-corners) or `resize` (half-pixel bilinear, to the size of the skip). With
+            `bilinear` the deepest block and the end of each decoder block have half as many
+            channels.
         padding: `same` or `valid` (the paper's: every 3x3 convolution removes a pixel from each
             side, and skips are cropped).
         dtype: format of the computation; parameters and outputs are float32.
@@ -154,8 +155,8 @@ class UpConv(nnx.Module):
     """A 2x2 transposed convolution with stride 2 and bias: each pixel becomes 2x2 pixels, which no
     other pixel reaches.
 
-    It is computed as a dense layer per pixel for each of the two rows, whose outputs lie in memory
-    as they do in space; XLA's transposed convolution takes twice as long on CPU.
+    It is computed as a dense layer per pixel for each of the two rows, so that outputs lie in
+    memory as they do in space. XLA's transposed convolution takes twice as long on CPU.
     """
 
     def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:

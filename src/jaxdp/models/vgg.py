@@ -1,4 +1,4 @@
-"""Defines VGG, a network of stages of 3x3 convolutions, each of which ends in a pooling.
+"""Defines VGG, a network of stages of 3x3 convolutions that each end in a pooling.
 
 Source: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition,
 ICLR 2015, table 1, configurations A, B, D and E. Batch norm and the head for small images are later

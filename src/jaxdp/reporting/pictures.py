@@ -61,8 +61,8 @@ def overlay(
 
 
 def overlay_objects(image: np.ndarray, objects: np.ndarray) -> Image.Image:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of instances, whose outlines
-    hide it.
+    """Returns an image (H, W, 1 or 3), uint8, under the colors and the opaque outlines of
+    instances.
     """
     from skimage import segmentation  # pyright: ignore
 

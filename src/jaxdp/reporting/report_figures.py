@@ -119,7 +119,7 @@ def _scale(axes: Any, name: str, values: Sequence[Number]) -> None:
 
 
 def _svg(canvas: Figure, texts: Sequence[Markup], caption: str) -> Markup:
-    """Returns a drawing whose lines have the colors of their runs, and texts to point at."""
+    """Returns a drawing with lines in the colors of their runs, and texts to point at."""
 
     def group(found: re.Match[str]) -> str:
         return "<g>" if found[1] is None else texts[int(found[1])]

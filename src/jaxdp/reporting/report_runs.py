@@ -21,10 +21,10 @@ Number = float | int
 
 
 class RunRecord:
-    """What the folder of a run says, whether it is complete or damaged.
+    """The contents of a run's folder, whether it is complete or damaged.
 
     Attributes:
-        settings: those of training; empty if they cannot be read.
+        settings: of training; empty if they cannot be read.
         summary: summary.json; empty if the run went on after it was written.
         dataset: dataset.json.
         status: done, stopped, diverged, running or unfinished.
@@ -127,7 +127,7 @@ class RunRecord:
 
     @functools.cached_property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Metrics by split at the end, or so far, and those of another step that was the best."""
+        """Metrics by split at the end, or so far, and of the best step if it is another."""
         found = {row["split"]: row for row in self.rows} | self.summary.get("metrics", {})
         best = self.summary.get("best", {})
         if best and best.get("step") != self.steps:

@@ -104,7 +104,7 @@ class RunDirectory:
             raise DamagedFile(path, problem) from error
 
     def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
-        """Returns the settings of a run whose model is to be used, after importing its plugins,
+        """Returns the settings of a run for the use of its model, after importing its plugins,
         which the caller must name.
 
         Args:

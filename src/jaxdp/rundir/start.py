@@ -16,7 +16,7 @@ from jaxdp.rundir.write import check_folder
 
 
 def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:
-    """Finds the folder for a configuration whose batch size is filled in.
+    """Finds the folder for a configuration with its batch size filled in.
 
     Args:
         description: of the dataset, as plain values.
@@ -48,9 +48,7 @@ def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: boo
 
 
 def will_resume(config: TrainConfig) -> bool:
-    """Whether there is a checkpoint from which a configuration whose batch size is filled in goes
-    on.
-    """
+    """Whether a configuration, with its batch size filled in, goes on from a checkpoint."""
     checkpoints = RunDirectory(_folder(config)).checkpoints
     return config.resume != "never" and bool(saved_steps(checkpoints))
 

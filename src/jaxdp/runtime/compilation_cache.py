@@ -61,9 +61,9 @@ def enable() -> None:
 
 
 def release_programs() -> None:
-    """Has JAX forget all compiled programs once this process has many memory maps, so that many
-    trainings, such as those of folds, neither fill the memory nor exceed what Linux allows.
+    """Has JAX forget all compiled programs once this process has many memory maps.
 
+    Many trainings, e.g. of folds, then neither fill the memory nor exceed what Linux allows.
     `jax.pmap` (0.10 to 0.12) keeps the programs of functions that are gone. A program that is
     called again is compiled again, or read from the cache.
     """
@@ -98,7 +98,7 @@ def _private_folder() -> pathlib.Path:
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     # With links resolved, JAX opens the very folder that is checked here.
     folder = pathlib.Path(os.path.realpath(home / "jaxdp" / f"compiled-{_cpu_hash()}"))
-    # From the root on: only the user and root can exchange a folder whose parents have passed.
+    # From the root on: once its parents have passed, only the user and root can exchange a folder.
     for parent in reversed(folder.parents):
         _check_folder(parent, (os.geteuid(), 0), "correct that")
     _check_folder(folder, (os.geteuid(),), "remove it")

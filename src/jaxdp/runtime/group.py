@@ -127,8 +127,8 @@ class Group:
         """
         if self.count == 1:
             return wanted
-        # All see the same steps, so that all ask at the same ones, of which the step that is named
-        # is one.
+        # All processes see the same steps, and so ask at the same ones. The named step is among
+        # them.
         every = 1 + self.count // _ASKING
         due = every == 1 or step // every > self._asked // every
         self._asked = step

@@ -26,9 +26,10 @@ class LocalProcess:
 
     Args:
         arguments: of Python.
-        environment: variables in addition to those of this process.
+        environment: variables to add to the environment of this process.
         folder: the working directory; None for the one of this process.
-        log: the file to which standard error is appended; None for `lines`.
+        log: the file to which standard error is appended, without standard output; None for
+            `lines`.
         inherits: whether it shares (standard output, standard error) with this process.
 
     Raises:

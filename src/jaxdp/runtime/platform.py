@@ -33,7 +33,7 @@ _CPU_FLAGS: dict[str, tuple[str, ...]] = {
 HALF_PRECISION = ("bfloat16", "float16")
 # Instead of those, where a program computes in 16 bits.
 _HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS,)}
-# What a version computes wrong on a CPU, with or without these flags.
+# Wrong results of a version on a CPU, with or without these flags.
 _DEFECTS = {
     "0.10.2": (
         "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
@@ -140,15 +140,15 @@ def cpu_flags_note() -> str:
 def describe_only() -> None:
     """Prepares a process that compiles for described devices and starts none; before JAX starts.
 
-    Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first
-    optimization barrier. From now on `configure` does nothing.
+    Flags for the CPU apply to every compiler: with them the compilers for TPUs and GPUs fail at the
+    first optimization barrier. From now on `configure` does nothing.
     """
     _DESCRIBED.append(True)
     flags = xla_flags().split()
     os.environ["XLA_FLAGS"] = " ".join(
         flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
     )
-    # Programs that were kept are loaded onto devices, of which there are none.
+    # Programs of the cache are loaded onto devices, and there are none.
     compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 
 
@@ -193,7 +193,7 @@ def check_backend() -> None:
 
     try:
         jax.local_devices()
-    except (RuntimeError, AssertionError) as error:  # of which the second says nothing
+    except (RuntimeError, AssertionError) as error:  # an AssertionError has no text
         asked = os.environ.get("JAX_PLATFORMS")
         hint = (
             f"JAX_PLATFORMS is {asked}, correct or unset it"

@@ -15,7 +15,7 @@ from jaxdp.runtime import clusters, coordinator, cpu_backend, streams
 from jaxdp.runtime.group import Group, runtime_state
 
 PROG = "jaxdp.train"
-# What an error says that is most often due to the death of another process.
+# Texts of errors that are most often due to the death of another process.
 _LOSS = re.compile("Gloo .* failed|NCCL|by peer")
 _LOST = "another process died or cannot be reached; the same command continues"
 _runs = itertools.count()  # of this process: the keys of two runs must differ

@@ -138,6 +138,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
     Raises:
         ConfigError: if Ray is missing or cannot be reached, or the result would depend on the
             number of workers.
+        HeadLost: if the head of the cluster is lost; workers that train save first.
     """
     check(config, train)
     with ray_connection.connected(config.address, cpus=config.workers * config.cpus_per_worker):

@@ -85,7 +85,7 @@ class RemoteProcess:
             self._actor.send_signal.remote(int(number))
 
     def close(self) -> None:
-        """Ends the actor, whose process gets a SIGTERM if it still runs."""
+        """Ends the actor; its process gets a SIGTERM if it still runs."""
         self._ray.kill(self._actor)
 
     def _get(self, answer: Any, seconds: float) -> Any:

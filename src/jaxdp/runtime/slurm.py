@@ -2,8 +2,8 @@
 
 The script starts one task per GPU with srun. In each task, JAX finds the others from Slurm's
 variables and takes the GPU of its own number (SLURM_LOCALID). All tasks of a node must therefore
-see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times, and its own
-options, such as --partition, replace those of the script.
+see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times, and its own options, such
+as --partition, replace the script's.
 """
 
 import dataclasses

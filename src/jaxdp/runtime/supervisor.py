@@ -50,12 +50,13 @@ class Supervisor:
         """Waits for all processes, and returns the exit code of the run.
 
         Args:
-            signals: those that this process has received, in a list that grows.
+            signals: that this process has received, in a list that grows.
             watch: is called again and again meanwhile, with the supervisor.
 
         Returns:
-            0 if all ended well, otherwise the code of the first one that did not; 128 + N if signal
-            N ended it.
+            0 if all ended well, otherwise the code of the first that failed; 128 + N if signal N
+            ended it. If none failed: 75 if the run stopped after saving, 1 if processes were lost.
+            Always 2 if another process writes the folder of the run.
         """
         sent = 0
         while self._running:

@@ -18,7 +18,7 @@ class Forward:
     batch.
 
     Args:
-        function: of the state and of arrays whose first dim is the batch.
+        function: of the state and of arrays with the batch as their first dim.
         state: is copied to the devices that are used.
     """
 

@@ -84,7 +84,7 @@ class MeshShape:
         return ",".join(f"{name}={size}" for name, size in self.sizes.items())
 
     def over(self, devices: Sequence[Device]) -> Mesh:
-        """Returns a mesh of this shape over as many devices, those of all processes.
+        """Returns a mesh of this shape over as many devices, from all processes.
 
         Raises:
             ConfigError: if the processes do not divide the axis `data`.
@@ -104,7 +104,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def split_over_data(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of an array whose first dim is sharded over `data`."""
+    """Returns the sharding of an array over `data`, by its first dim."""
     return NamedSharding(mesh, PartitionSpec(DATA_AXIS))
 
 

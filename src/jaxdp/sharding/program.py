@@ -76,8 +76,8 @@ def _walk(
 ) -> Iterator[tuple[str, Collective]]:
     """Yields each collective of a computation and of those that it calls, by a unique name.
 
-    XLA:TPU divides a collective among fusions, which share its channel and shapes: these are its
-    name. Others have that channel, too.
+    XLA:TPU divides a collective among fusions, which share its channel and shapes. Both make its
+    name, since other collectives may have that channel.
 
     Args:
         times: how often the computation runs.
@@ -91,7 +91,7 @@ def _walk(
             names = _NAME.findall(each["operands"])
             operands = sum(_size(instructions[one]) for one in names if one in instructions)
             results = _size(each)
-            # The start of a collective returns its operands, too; for all-reduces not in every
+            # The start of a collective also returns its operands; for all-reduces not in every
             # version of XLA.
             if kind != opcode and results > operands:
                 results -= operands

@@ -127,7 +127,7 @@ class Strategy(abc.ABC):
                 raise ConfigError(name, values[name], f"--strategy {self.name} {reason}")
 
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context with what train steps need besides devices, such as other processes.
+        """Returns a context with what train steps need apart from devices, such as other processes.
 
         Its argument is the `training.setup.Setup` of the run.
         """
@@ -176,8 +176,8 @@ class Strategy(abc.ABC):
     def batch_permutation(self, global_batch_size: int) -> np.ndarray | None:
         """Returns the order in which the examples of a global batch are placed; None for their own.
 
-        With microbatches, batch-norm statistics over several devices are those of consecutive
-        examples only if each microbatch is a consecutive part of the global batch.
+        With microbatches, batch-norm statistics over several devices cover consecutive examples
+        only if each microbatch is a consecutive part of the global batch.
         """
         parts, shards = self.recipe.accumulate_steps, self.data_shards
         mode = self.recipe.batch_norm
@@ -189,7 +189,7 @@ class Strategy(abc.ABC):
 
     def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027
         """Raises ConfigError for images of heights that the mesh does not divide, or for a model
-        with a convolution whose rows, `fewest`, are too few for the devices.
+        with a convolution over too few rows, `fewest`, for the devices.
         """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
@@ -252,7 +252,7 @@ class Strategy(abc.ABC):
     def abstract_batch(
         self, batch: Mapping[str, jax.ShapeDtypeStruct]
     ) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a placed batch from those of the global one."""
+        """Returns the shapes of a placed batch from the shapes of the global batch."""
         return batch
 
     def abstract(self, state: TrainState) -> TrainState:
@@ -275,7 +275,7 @@ def divisors(number: int) -> list[int]:
 
 
 def nearest_divisor(number: int, wanted: int) -> int:
-    """Returns the divisor of a number whose ratio to `wanted` is nearest to 1."""
+    """Returns the divisor of a number that is nearest to `wanted` by their ratio."""
     return min(divisors(number), key=lambda size: max(size, wanted) / min(size, wanted))
 
 
@@ -295,6 +295,6 @@ def create_strategy(
 ) -> Strategy:
     """Creates the strategy that is registered under a name, e.g. `pmap`.
 
-    Arguments and errors are those of `Strategy`; an unknown name is a ConfigError, too.
+    Arguments and errors are the same as for `Strategy`; an unknown name is also a ConfigError.
     """
     return _strategies[name](recipe, devices, axes, shard_params=shard_params)

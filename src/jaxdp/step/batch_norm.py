@@ -33,7 +33,7 @@ def statistics(
 
 
 def of_all(replicas: Replicas, mean: Array, var: Array) -> tuple[Array, Array]:
-    """Returns the moments of the union of all replicas' examples from those of each."""
+    """Returns the moments of the union of all replicas' examples from each replica's moments."""
     # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] -
     # E[x]².
     local_mean, mean = mean, replicas.mean(mean)
@@ -46,8 +46,8 @@ def of_groups(
     mean: Float[Array, "parts features"],
     var: Float[Array, "parts features"],
 ) -> tuple[Array, Array]:
-    """Returns the moments of groups of `count` consecutive parts from those of the parts, for each
-    part those of its group.
+    """Returns, for each part, the moments of its group of `count` consecutive parts from the
+    moments of the parts.
     """
     # So many replicas hold whole groups.
     gathered = replicas.gather(jnp.stack([mean, var], 1), count)

@@ -28,7 +28,7 @@ _SGD_FAMILY = ("sgd", "momentum", "nesterov")
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
 ONECYCLE_WARMUP = 0.3
 DEFAULT_BATCH_SIZE = 128  # which the default learning rates are for
-# Of an epoch: of a small training set the default batch is at most a quarter.
+# Steps of an epoch: the default batch is at most a quarter of a small training set.
 FEWEST_DEFAULT_STEPS = 4
 WARMUP_EPOCHS = 5
 

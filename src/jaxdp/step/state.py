@@ -173,7 +173,7 @@ def takes_keys(model: nnx.Module) -> bool:
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:
-    """Puts a model together that can be called, and whose batch statistics can change, inside a
+    """Puts together a model that can be called, and can change its batch statistics, inside a
     transform.
 
     Args:
@@ -194,7 +194,7 @@ def fingerprint(state: TrainState) -> str:
     """Returns a SHA-256 digest of all arrays that this process holds whole, equal if every bit of
     them is.
 
-    Of a sharded state these are the small arrays: biases, scales, statistics, counts.
+    In a sharded state these are the small arrays: biases, scales, statistics, counts.
     """
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(state):

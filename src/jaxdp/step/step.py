@@ -72,9 +72,9 @@ def train_step(
 
     Both are equal on all replicas.
 
-    The sums are those of the task, `gradient_norm` (before clipping) and `updates`, 1 for this
-    step. Where updates can be skipped there is `skipped_updates`, 1 if this one was; with a loss
-    scale also `overflows`, 1 if the scale was too large.
+    The sums are the task's, `gradient_norm` (before clipping) and `updates`, 1 for this step. Where
+    updates can be skipped there is `skipped_updates`, 1 if this one was; with a loss scale also
+    `overflows`, 1 if the scale was too large.
 
     Args:
         state: before the update.

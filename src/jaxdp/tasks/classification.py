@@ -26,11 +26,12 @@ class Classification(Task):
         label_smoothing: share of the target that is spread evenly over all classes, in the training
             loss only; the reported `loss` is computed without it, so that runs can be compared.
             Source: Szegedy et al. 2016, section 7.
-        class_weights: weight of each class in the training loss, whose mean over the global batch
-            is sum(weight * loss) / sum(weight), as that of PyTorch's `CrossEntropyLoss(weight,
-            label_smoothing=...)`: with smoothing each class's share of the target has the class's
-            weight, and the divisor is that of the labels. Where images are mixed, so are the
-            weights in the divisor. The reported `loss` is computed without them.
+        class_weights: weight of each class in the training loss. The mean over the global batch is
+            sum(weight * loss) / sum(weight), as in PyTorch's
+            `CrossEntropyLoss(weight, label_smoothing=...)`: with smoothing each class's share of
+            the target has the class's weight, and the divisor sums the weights of the labels. Where
+            images are mixed, so are the weights in the divisor. The reported `loss` is computed
+            without them.
 
     Raises:
         ConfigError: for a value out of range.
@@ -59,7 +60,7 @@ class Classification(Task):
         return optax.softmax_cross_entropy(outputs, targets)
 
     def divisors(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
-        """Returns the class weight of each example, by whose mean the mean loss is divided."""
+        """Returns the class weight of each example; their mean divides the mean loss."""
         if not self.class_weights:
             return jnp.ones(len(outputs))
         return self._targets(outputs, batch) @ jnp.asarray(self.class_weights, jnp.float32)
@@ -85,7 +86,7 @@ class Classification(Task):
             "examples": jnp.sum(weights),
         }
         if self.num_classes > TOP:
-            # Counts larger logits, rather than sorts. An equal logit of a lower class counts, too,
+            # Counts larger logits, rather than sorts. An equal logit of a lower class also counts,
             # as in argmax.
             own = jnp.take_along_axis(outputs, labels[:, None], -1)
             is_lower = jnp.arange(self.num_classes) < labels[:, None]

@@ -10,7 +10,7 @@ from jaxtyping import Integer
 
 from jaxdp.tasks.task import ratio
 
-# Of the intersection over union that makes a predicted object a true one, in twentieths, which
+# The intersection over union above which a predicted object is a true one, in twentieths, which
 # compare exactly: 0.5 to 0.95.
 THRESHOLDS = range(10, 20)
 
@@ -54,8 +54,8 @@ def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 
     Source: Caicedo et al., Nucleus segmentation across imaging experiments: the 2018 Data Science
     Bowl, 2019, for both; the average precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55,
-    ... 0.95, averaged over these. There it is averaged over images, too; here counts are summed
-    over images first, so that an image of few objects does not weigh as much as one of many.
+    ... 0.95, averaged over these. There it is also averaged over images; here counts are summed
+    over images first, so that an image of few objects does not weigh as much as an image of many.
     """
     both = sums.get("objects", 0.0) + sums.get("predicted_objects", 0.0)
     if not both:

@@ -20,8 +20,8 @@ LOSSES = ("l2", "l1", "huber")
 @register("regression")
 @dataclasses.dataclass(frozen=True)
 class Regression(Task):
-    """Mean squared error, mean absolute error and peak signal-to-noise ratio of images whose pixels
-    lie in [0, 1].
+    """Mean squared error, mean absolute error and peak signal-to-noise ratio of images with pixels
+    in [0, 1].
 
     Attributes:
         num_classes: number of channels of the target.
@@ -71,8 +71,8 @@ class Regression(Task):
         }
 
     def metrics(self, sums: Sums) -> dict[str, float]:
-        """Returns `loss`, `mse`, `mae` and `psnr`, that of the whole set's mean squared error, in
-        decibels.
+        """Returns `loss`, `mse`, `mae` and `psnr`, in decibels, from the mean squared error of the
+        whole set.
         """
         means = super().metrics(sums)
         return means | {"psnr": -10 * math.log10(max(means["mse"], 1e-12))}

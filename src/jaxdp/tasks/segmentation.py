@@ -35,8 +35,8 @@ class Segmentation(Task):
 
     Intersection over union (IoU) and Dice per class, and pixel accuracy.
 
-    The metrics are those of the whole set: pixels are counted over all images first, so that an
-    image without a class does not weigh as much as one full of it. `iou` and `dice` are means over
+    The metrics cover the whole set: pixels are counted over all images first, so that an image
+    without a class does not weigh as much as an image full of it. `iou` and `dice` are means over
     the classes that occur. With instance labels, the sums may count the instances that were found,
     and then `f1` and `average_precision` are among the metrics (`tasks.instances`).
 
@@ -51,9 +51,10 @@ class Segmentation(Task):
             `cross_entropy+dice`, their sum.
         class_weights: weight of each class in the cross-entropy of the training loss, which is then
             a weighted mean; the reported `loss` is computed without them.
-        weighted_over: which pixels share the divisor of that mean, the sum of their weights: those
-            of an `image`, or of the whole `batch`, as in PyTorch's `CrossEntropyLoss(weight)`. A
-            loss with `dice` is one of images and takes `image` only.
+        weighted_over: which pixels share the divisor of that mean, the sum of their weights: the
+            pixels of an `image`, or of the whole `batch`, as in PyTorch's
+            `CrossEntropyLoss(weight)`. A loss with `dice` is a loss of images and accepts only
+            `image`.
         ignore_label: pixels of this value count in no loss and no metric.
 
     Raises:
@@ -157,12 +158,12 @@ class Segmentation(Task):
         return metrics
 
     def _loss(self, outputs: Array, masks: Array, counted: Array, weights: Array) -> Losses:
-        """Returns the loss of each image, whose pixels have these weights in the cross-entropy."""
+        """Returns the loss of each image; its pixels have these weights in the cross-entropy."""
         loss = jnp.zeros(len(outputs))
         if "cross_entropy" in self.loss:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
             divisor = jnp.sum(weights, (1, 2))
-            # Of an image without a pixel that counts, both sums are 0.
+            # Both sums are 0 for an image without a pixel that counts.
             loss += jnp.sum(weights * losses, (1, 2)) / jnp.where(divisor > 0, divisor, 1.0)
         if "dice" in self.loss:
             loss += self._dice_loss(outputs, masks, counted)

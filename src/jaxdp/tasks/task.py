@@ -30,9 +30,9 @@ class Task:
         class_names: one per class; by default the classes are counted from "0".
         name: as in summary.json.
         best_metric: the metric by which checkpoints are ranked, and whether larger is better.
-        kind: `classification`, `segmentation` or `regression`, whose models and datasets serve this
-            task, too.
-        target: the field of a batch that it learns from; empty for that of its kind. Otherwise
+        kind: `classification`, `segmentation` or `regression`: models and datasets of this kind
+            also serve this task.
+        target: the field of a batch that it learns from; empty for the field of its kind. Otherwise
             `Dataset.targets` declares it.
         means: metrics that are means over the examples, and the sums that they are made from.
 
@@ -64,8 +64,8 @@ class Task:
         raise NotImplementedError
 
     def divisors(self, outputs: Array, batch: Batch) -> Losses:
-        """Returns one number per example, by whose sum over the global batch the sum of `losses` is
-        divided, whatever devices and microbatches it is computed in.
+        """Returns one number per example: their sum over the global batch divides the sum of
+        `losses`, whatever devices and microbatches compute it.
         """
         return jnp.ones(len(outputs))
 

@@ -34,7 +34,7 @@ def ignore_progress(split: str, done: int, total: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batches:
-    """What a run reads, for training and evaluation.
+    """The batches of a run, for training and evaluation.
 
     Attributes:
         config: the settings, with what depends on model, dataset and devices filled in.
@@ -116,8 +116,8 @@ class Batches:
         )
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
-        each execution together; or the numbers of the steps, if the strategy takes numbers.
+        """Returns the placed batches from step `start` on, with `--steps-per-execution` the batches
+        of each execution together; or the numbers of the steps, if the strategy takes numbers.
         """
         self.strategy.check_started()
         if not self.strategy.takes_batches:
@@ -140,7 +140,7 @@ class Batches:
 
         Args:
             batch_done: is called after each batch.
-            split: None for `evaluation_split`, whose examples may stay on the devices.
+            split: None for `evaluation_split`; its examples may stay on the devices.
         """
         split = split or self.evaluation_split
         assert split is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdp.step import metrics
 
-# What a checkpoint keeps.
+# Fields that a checkpoint keeps.
 _SAVED = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best")
 
 

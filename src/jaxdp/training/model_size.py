@@ -20,7 +20,7 @@ _BYTES = 8
 
 
 def check(setup: "Setup") -> None:
-    """Raises ConfigError for a model whose parameters and gradients exceed the free memory.
+    """Raises ConfigError if a model's parameters and gradients exceed the free memory.
 
     If `--model-kwargs` has a whole number, the error names the largest one that would fit.
     """

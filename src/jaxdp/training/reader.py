@@ -19,8 +19,8 @@ from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the
-# reading of metrics, bounds the batches in memory, and keeps simulated devices from running so far
-# ahead that XLA:CPU's rendezvous times out (at 8 they survive).
+# reading of metrics, and bounds the batches in memory. It also keeps simulated devices from running
+# so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
 RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
 # Fields of a training row about the machine: all others are the same in every run of the same
@@ -154,7 +154,7 @@ class Reader:
             self._write_row(step)
 
     def _checked(self, step: int, sums: metrics.Sums) -> metrics.Sums:
-        """Returns a step's sums; those of a skipped update only say that it was skipped.
+        """Returns a step's sums; if its update was skipped, they only say so.
 
         The values are the same in every process.
         """
@@ -190,7 +190,7 @@ class Reader:
             # The optimizer does not count updates that were skipped.
             updates = max(step - 1 - self._counters.skipped_updates, 0)
             row["learning_rate"] = float(setup.learning_rates[updates])
-        # A row of the first step alone has no other time than that of compiling.
+        # A row of the first step alone has only the time of compiling.
         seconds, examples = times.compile_seconds, values["examples"]
         if times.steps:
             seconds, examples = times.seconds, times.examples

@@ -20,7 +20,7 @@ def create_preprocess(config: TrainConfig, dataset: Dataset, *, dense: bool) -> 
     """Returns what augments and normalizes batches.
 
     Args:
-        dense: whether targets are images, too.
+        dense: whether targets are masks or images.
     """
     return augment.Preprocess(
         dataset.mean,

@@ -159,8 +159,8 @@ class Run:
         return True
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps besides the state, so that the run resumes as if it had
-        never stopped.
+        """Returns what a checkpoint keeps in addition to the state, so that the run resumes as if
+        it had never stopped.
         """
         states = self._callbacks.state_dict()
         return self.counters.position() | ({"callbacks": states} if states else {})
@@ -254,7 +254,7 @@ class Run:
             raise ConfigError(error.field, error.value, remedy) from error
 
     def _changes(self) -> str:
-        """Returns which settings are others than those of the run directory."""
+        """Returns which settings differ from the run directory's."""
         return self._directory.changes_text(self.setup.config) if self._directory else ""
 
     def _finish(self, outcome: RunOutcome) -> RunOutcome:

@@ -31,7 +31,7 @@ from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.training import class_weights, defaults, recipes, transfer
 from jaxdp.training.batches import Advance, Batches, ignore_progress
 
-# What setups share if they differ only in settings outside of the program: nothing is read twice,
+# Setups share these if they differ only in settings outside of the program: nothing is read twice,
 # and the state of another schedule has the same shapes.
 _SHARED = ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes")
 
@@ -63,7 +63,7 @@ class Setup(Batches):
 
     @functools.cached_property
     def constants(self) -> Constants:
-        """What all training steps read, on the devices."""
+        """The constants that all training steps read, on the devices."""
         small = self.strategy.replicate(self._host_constants)
         return dataclasses.replace(small, examples=self.train_data)
 

@@ -110,8 +110,8 @@ def result_metrics(
     sums: metrics.Sums,
     predictor: Predictor,
 ) -> dict[str, dict[str, float]]:
-    """Returns the metrics of the evaluated split, and those of the test split if another split
-    chose the result.
+    """Returns the metrics of the evaluated split, and of the test split if another split chose the
+    result.
 
     Args:
         state: the result, on the devices.
@@ -129,7 +129,7 @@ def result_metrics(
 def _split_metrics(
     setup: Setup, split: str, sums: metrics.Sums, predictor: Predictor
 ) -> dict[str, float]:
-    """Returns the metrics of a split, with those of instances for instance segmentation.
+    """Returns the metrics of a split, for instance segmentation also of its instances.
 
     Args:
         sums: of its evaluation.

@@ -165,7 +165,7 @@ def continued(state: Any, shapes: TrainState, total_steps: int) -> TrainState:
 
 
 def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
-    """Returns the parameters whose name begins with a match of a regular expression.
+    """Returns the names of parameters that begin with a match of a regular expression.
 
     Args:
         names: of all parameters, e.g. `head/kernel`.
@@ -233,7 +233,7 @@ def _of_file(
 
 
 def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes) -> set[str]:
-    """Returns the names of the arrays whose shape depends on the number of classes."""
+    """Returns the names of the arrays with a shape that depends on the number of classes."""
     classes = dataset.num_classes
     if objects.model is not None:  # it cannot be made for other classes
         return {name for name, like in expected.items() if like.shape[-1:] == (classes,)}

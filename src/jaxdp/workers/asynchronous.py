@@ -63,7 +63,7 @@ class Asynchronous(OnWorkers):
         self._finished.clear()
         self._bound = StalenessBound(self._limit)
         self._round += 1
-        self._next, self._again = batch, set[int]()  # batches whose workers were lost
+        self._next, self._again = batch, set[int]()  # batches of lost workers
         self._parts: tuple[Any, ...] | None = None
 
     def _give(self) -> None:

@@ -182,7 +182,7 @@ class SliceScheduler:
 
 
 class StalenessBound:
-    """Decides which worker may pull and whose gradient may be applied, so that no gradient is ever
+    """Decides which worker may pull and which gradient may be applied, so that no gradient is ever
     staler than a bound.
 
     The staleness of a gradient is the number of updates between the pull of its parameters and its

@@ -25,7 +25,7 @@ from jaxdp.workers.scheduler import Work
 from jaxdp.workers.servers import ServerGroup
 from jaxdp.workers.worker import WorkerSpec
 
-# Values of settings, and why servers, each of which has a part of the state, do not work with them.
+# Values of settings that do not work with servers, which each have a part of the state; and why.
 _NOT_WITH_SERVERS = (
     ("optimizer", OBJECT, "is divided among servers, which create one by its name"),
     (

@@ -46,7 +46,7 @@ class Job(NamedTuple):
     """One slice of a batch.
 
     Attributes:
-        batch: of which step, counted from 0.
+        batch: number of its step, counted from 0.
         slice: which slice of the batch.
         version: number of the parameters in `parts`: a worker that has them does not read them
             again.

@@ -3,9 +3,9 @@ example.
 
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a
 list of them. It changes one example: `images` (float32, H x W x C, in the units of uint8 pixels)
-and, where there are any, the dense targets on the same grid, `masks` (int32, H x W), with or
-without `border_weights` (float32, H x W), or `targets` (float32, H x W x C), which take part in
-every change of geometry.
+and any dense targets on the same grid. These are `masks` (int32, H x W), with or without
+`border_weights` (float32, H x W), or `targets` (float32, H x W x C). They take part in every change
+of geometry.
 """
 
 import dataclasses
@@ -161,7 +161,7 @@ def create_augmentations(
 
     Args:
         words: e.g. `pad_crop:4`; `none`, without others, for no augmentation.
-        dense: whether targets are images, too, which the mixings cannot mix.
+        dense: whether targets are masks or images, which the mixings cannot mix.
         padded: whether images were padded to one size; crops then leave the padding out as far as
             they can.
 

@@ -65,8 +65,8 @@ class Crop(Augmentation):
     Evaluation sees whole images.
 
     Attributes:
-        in_valid: whether the tile is to lie on pixels whose masks are not ignored, as far down and
-            to the right as there are any: the rest is padding.
+        in_valid: whether the tile is to lie on pixels that the mask does not ignore, as far down
+            and to the right as there are any: the rest is padding.
     """
 
     size: int
@@ -97,7 +97,7 @@ class RandomResizedCrop(Augmentation):
     antialiased.
 
     The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, evenly in the
-    logarithm, at a place drawn evenly. Of ten draws the first that fits is taken; if none does, the
+    logarithm, at a place drawn evenly. The first of ten draws that fits is taken; if none does, the
     largest part in the middle with a ratio in that range.
 
     Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as torchvision's
@@ -239,11 +239,11 @@ def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) ->
 
 
 def _triangle(numbers: Array, size: int, start: Array, side: Array) -> Float[Array, "size numbers"]:
-    """Returns by how much each of `size` pixels sees others, of which `side` ones from `start` on
-    are resized.
+    """Returns the weight of each source pixel in each of `size` resized pixels; only the `side`
+    source pixels from `start` on count.
 
     Args:
-        numbers: of the others: the same for each pixel, or in rows of its own.
+        numbers: of the source pixels: the same for each resized pixel, or a row for each.
     """
     scale = side / size
     centres = start + (jnp.arange(size) + 0.5) * scale

@@ -90,9 +90,9 @@ class Affine(Warp):
     """Scales, shears, rotates and translates an image about its centre, each by a random amount
     that `strength` bounds.
 
-    At 0.1, height and width are each divided or multiplied by up to 1.1 (evenly in the logarithm),
-    the image is sheared by up to 0.1 pixels per pixel, rotated by up to 0.1 right angles (9
-    degrees), and moved by up to 0.1 of its height and width.
+    At 0.1, height and width are each divided or multiplied by up to 1.1, evenly in the logarithm.
+    The image is sheared by up to 0.1 pixels per pixel, and rotated by up to 0.1 right angles (9
+    degrees). It is moved by up to 0.1 of its height and width.
     """
 
     strength: Number = 0.1
@@ -115,8 +115,8 @@ class Elastic(Warp):
     `pixels`, whatever the image's size.
 
     Source: Ronneberger et al., U-Net, 2015, section 3.1, with 10 pixels for images of 512 x 512.
-    The paper does not say which bicubic interpolation; this is that of Keys, Cubic Convolution
-    Interpolation for Digital Image Processing, 1981, with weights that are scaled to sum to 1 at
+    The paper does not say which bicubic interpolation it uses; this is Keys's (Cubic Convolution
+    Interpolation for Digital Image Processing, 1981), with weights that are scaled to sum to 1 at
     the border.
     """
 
@@ -195,9 +195,7 @@ def _grid(height: int, width: int) -> Positions:
 
 
 def _cubic_weights(size: int) -> Float[Array, "size 3"]:
-    """Returns the weight of each of three points, of which the first and last are the outermost
-    pixels, for each pixel.
-    """
+    """Returns for each pixel the weights of three points, from the first pixel to the last."""
     # Pixel i is at point i / scale; JAX's function counts from the edges of pixels, half a pixel
     # before their centres.
     scale = jnp.full(1, (size - 1) / 2)

@@ -1,8 +1,8 @@
 """The datasets that there are, by name: `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g.
 `folder:photos`.
 
-One file for each; it registers a function that takes a `Request` and returns a `Dataset`. What
-the dataset does not say is measured.
+One file for each; it registers a function that takes a `Request` and returns a `Dataset`. Facts
+that the dataset does not declare are measured.
 """
 
 import dataclasses

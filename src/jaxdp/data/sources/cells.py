@@ -122,7 +122,7 @@ def draw(
     across = np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)
     illumination = 1 + across * rng.uniform(0.2, 0.9)
     haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, size, 3))
-    # What lies outside mirrors what lies inside.
+    # The image is mirrored beyond its border.
     blurred: Any = scipy.ndimage.gaussian_filter(light, _FOCUS, output=np.float64, radius=3)
     photons = np.clip(illumination * (blurred + haze), 0, None) * rng.uniform(60, 160)
     signal = rng.poisson(photons) / 160 + rng.normal(0, 0.015, photons.shape)
