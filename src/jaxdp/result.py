@@ -234,7 +234,8 @@ class Result:
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
-        setup, task, found = self._setup_for(None), self._task, list[Any]()
+        setup, task = self._setup_for(None), self._task
+        found = list[Any]()
         if task.target:
             raise ConfigError("", "", f"{task.name} has no pictures")
         separate = instances.label_instances if self.description.instances else None
