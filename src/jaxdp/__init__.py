@@ -56,9 +56,8 @@ def __getattr__(name: str) -> Any:
             return metadata.version("jaxdp")
         except metadata.PackageNotFoundError:  # it runs from its source, and is not installed
             return "unknown"
-    if name == "ConfigError":
-        return importlib.import_module(f"{__name__}.registry").ConfigError
-    importlib.import_module(f"{__name__}.runtime.platform").configure(None)
+    if name != "ConfigError":
+        importlib.import_module(f"{__name__}.runtime.platform").configure(None)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, name)}")
     return getattr(module, name) if name in _MODULES else module
 

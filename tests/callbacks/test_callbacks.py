@@ -1,10 +1,16 @@
 """What holds for all callbacks."""
 
 import json
+import types
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from jaxdp.callbacks import CallbackList, EarlyStopping
+from jaxdp.callbacks import CallbackList, EarlyStopping, Progress
+from jaxdp.events import Logged, Started
+from jaxdp.tasks import Classification
+from jaxdp.training.intervals import Intervals
 
 
 def early_stopping(best: float | None = None) -> EarlyStopping:
@@ -33,3 +39,25 @@ def test_a_state_of_version_0_2_is_loaded(
     assert (first.best, second.best) == (0.3, None)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "warning: the checkpoint holds no state of EarlyStopping-2, which begins anew"
+
+
+def test_lines_of_a_run_say_how_long_it_still_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    setup: Any = types.SimpleNamespace(
+        intervals=Intervals(100, 50, 1, 50, 50),
+        recipe=types.SimpleNamespace(task=Classification(10)),
+        strategy=types.SimpleNamespace(state_bytes=lambda shapes: None),
+        shapes=None,
+    )
+    run = mock.MagicMock(setup=setup, headline="a net")
+    progress = Progress()
+    progress.on_start(run, Started(0, resumed=False))
+    numbers = {"loss": 1.0, "accuracy": 0.5, "examples_per_second": 32.0, "step_seconds": 90.0}
+    for step in (1, 40, 100):
+        progress.on_log(run, Logged({"step": step, "split": "train"} | numbers))
+    said = "train  loss 1.0000, accuracy 50.00%  32 examples/s"
+    assert capsys.readouterr().err.splitlines() == [
+        "a net",
+        f"step 1/100  epoch 1/2  {said}",  # its pace is that of compiling
+        f"step 40/100  epoch 1/2  {said}  1:30:00 left",
+        f"step 100/100  epoch 2/2  {said}",
+    ]

@@ -5,6 +5,7 @@ elsewhere.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # IPython need not be there to check types
 
+import datetime
 from typing import Any
 
 import rich.console
@@ -28,7 +29,7 @@ class Progress:
 
     def on_start(self, run: Run, event: Started) -> None:
         """Begins to show."""
-        self._intervals = run.setup.intervals
+        self._intervals, self._first = run.setup.intervals, event.step + 1
         self._names = tuple(dict.fromkeys(("loss", run.setup.recipe.task.best_metric[0])))
         if self._console.is_jupyter:
             from IPython import display  # pyright: ignore[reportMissingImports] - the kernel has it
@@ -41,9 +42,9 @@ class Progress:
             self._say(event.message)
         self._say(run.headline)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
-        if sizes is not None and sizes["per_device"] < sizes["replicated"]:
-            device, whole = bytes_text(sizes["per_device"]), bytes_text(sizes["replicated"])
-            self._say(f"state: {device} on each device, {whole} in all")
+        if sizes and sizes["per_device"] < sizes["replicated"]:
+            on_each = bytes_text(sizes["per_device"])
+            self._say(f"state: {on_each} on each device, {bytes_text(sizes['replicated'])} in all")
 
     def on_step_end(self, run: Run, event: StepEnd) -> None:
         """Moves the bar."""
@@ -53,12 +54,14 @@ class Progress:
     def on_log(self, run: Run, event: Logged) -> None:
         """Shows a row; evaluations stay above the bar."""
         row, step = event.row, event.row["step"]
+        total, epoch = self._intervals.total_steps, self._intervals.epoch
         metrics = metrics_text({name: row[name] for name in self._names})
+        position = f"step {step}/{total}  epoch {epoch(step)}/{epoch(total)}"
         if "examples_per_second" in row:
             metrics += f"  {row['examples_per_second']:,.0f} examples/s"
-        epochs = -(-self._intervals.total_steps // self._intervals.steps_per_epoch)
-        position = f"step {step}/{self._intervals.total_steps}"
-        position += f"  epoch {self._intervals.epoch(step)}/{epochs}"
+            if self._first < step < total:  # the first step compiles
+                seconds = round((total - step) * row["step_seconds"])
+                metrics += f"  {datetime.timedelta(seconds=seconds)} left"
         line = f"{position}  {row['split']:<5}  {metrics}"
         if self._cell is not None:
             self._cell.update({"text/plain": line}, raw=True)
@@ -83,8 +86,7 @@ class Progress:
             expand=True,
             refresh_per_second=4,  # drawing competes with the step for the CPU
         )
-        total = self._intervals.total_steps
-        bar.add_task("", total=total, completed=step, shown="compiling")
+        bar.add_task("", total=self._intervals.total_steps, completed=step, shown="compiling")
         return bar
 
     def _say(self, text: str) -> None:

@@ -86,11 +86,6 @@ class RunRecord:
     def steps(self) -> int:
         return self.summary.get("steps") or max((row["step"] for row in self.rows), default=0)
 
-    @property
-    def has_resumed(self) -> bool:
-        """Whether the summary has the times of the last process alone."""
-        return any(event["event"] == "resumed" for event in self.history)
-
     @functools.cached_property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
