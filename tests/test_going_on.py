@@ -150,7 +150,9 @@ def test_variables_of_other_kinds_are_carried_and_not_trained(
     settings |= {"ema_decay": 0.9, "weight_decay": 0.1}
     del settings["model_kwargs"]
     result = jaxdp.Trainer(Own(nnx.Rngs(0)), DATA, **settings).fit(epochs=1)
-    assert "nnx.BatchNorm in a model sees the examples of one device" in capsys.readouterr().err
+    assert (
+        "nnx.BatchNorm in a model: each sees the examples of one device" in capsys.readouterr().err
+    )
     others: Any = result.state.others
     np.testing.assert_array_equal(others["factors"], [1, 2, 3, 4])
     np.testing.assert_array_equal(others["calls"], [0, 0])

@@ -88,8 +88,8 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
     if kinds:
         names = " and ".join(sorted(f"nnx.{kind.__name__}" for kind in kinds))
         say(
-            f"note: {names} in a model sees the examples of one device only, so that results depend"
-            " on the number of devices; the layers of jaxdp.models.layers do not"
+            f"note: {names} in a model: each sees the examples of one device only, so that results"
+            " depend on the number of devices; the layers of jaxdp.models.layers do not"
         )
     mode, remat = values.get("batch_norm"), values.get("remat", "none")
     if str(mode or "replica") != "replica" and any(isinstance(m, nnx.BatchNorm) for m in modules):
