@@ -229,13 +229,13 @@ def snippets(session: nox.Session) -> None:
 TORCH = "torch>=2.6"
 # What each file of benchmarks/ requires in addition to jaxdp, and the page with its table.
 BENCHMARKS = {
-    "overhead": ([], "performance"),
-    "predict": ([], "performance"),
-    "first_step": ([], "performance"),
-    "versus_torch": ([TORCH], "performance"),
-    "time_to_accuracy": ([TORCH], "performance"),
+    "overhead": ([], "benchmarks"),
+    "predict": ([], "benchmarks"),
+    "first_step": ([], "benchmarks"),
+    "versus_torch": ([TORCH], "benchmarks"),
+    "time_to_accuracy": ([TORCH], "benchmarks"),
     "torch_convolutions": ([TORCH], "engineering-notes"),
-    "input": ([TORCH, "torchvision", "tensorflow-cpu>=2.18"], "performance"),
+    "input": ([TORCH, "torchvision", "tensorflow-cpu>=2.18"], "benchmarks"),
 }
 
 

@@ -4,6 +4,7 @@ run.
 
 import ast
 import importlib
+import importlib.util
 import json
 import pathlib
 import re
@@ -72,8 +73,16 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"train", "predict"} <= helps.keys()
 
 
+def test_the_page_of_settings_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "docs/settings_page.py")
+    assert spec is not None and spec.loader is not None
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    assert writer.PAGE.read_text() == writer.page(), "run python docs/settings_page.py"
+
+
 def test_tables_stand_where_commands_write_them() -> None:
-    pages = ("docs/performance.md", "docs/engineering-notes.md", "experiments/README.md")
+    pages = ("docs/benchmarks.md", "docs/engineering-notes.md", "experiments/README.md")
     for path in [ROOT / page for page in pages]:
         text = path.read_text()
         tables = re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, re.DOTALL)

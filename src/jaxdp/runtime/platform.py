@@ -14,8 +14,8 @@ from jaxdp.runtime import compilation_cache
 
 # Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
 # test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a
-# hidden flag in one program and abort or compute wrong values in the next. docs/performance.md says
-# what each flag gains.
+# hidden flag in one program and abort or compute wrong values in the next. What each flag gains is
+# in docs/engineering-notes.md.
 _FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 # YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
 _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"

@@ -1,0 +1,92 @@
+"""Writes docs/settings.md: every flag and keyword, from the declarations of the settings."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+from jaxdp import bench, check, convert, devices, evaluate, plan, predict, report, sweep
+from jaxdp.config import SavedRunConfig, Settings, TrainConfig, conversion, facts_of, fields
+from jaxdp.registry import shown
+from jaxdp.runtime import launcher, ray_launcher, slurm
+
+PAGE = pathlib.Path(__file__).with_name("settings.md")
+HEAD = """# Settings
+
+Every flag of `python -m jaxdp.train` is a keyword of `jaxdp.Trainer` and of `fit`, with an
+underscore for each hyphen: `--global-batch-size 256` is `global_batch_size=256`. A YAML file for
+`--config` has the same names; flags override it. `--help` shows the flags in bold here,
+`--help-all` shows all.
+
+`python docs/settings_page.py` writes this page.
+"""
+COMMANDS: dict[str, type[Settings]] = {
+    "evaluate": evaluate.EvaluateConfig,
+    "predict": predict.PredictConfig,
+    "plan": plan.PlanConfig,
+    "bench": bench.BenchConfig,
+    "check": check.CheckConfig,
+    "sweep": sweep.SweepConfig,
+    "report": report.ReportConfig,
+    "convert import": convert.ImportConfig,
+    "convert export": convert.ExportConfig,
+    "devices": devices.DevicesConfig,
+    "launch": launcher.LaunchConfig,
+    "launch slurm": slurm.SlurmConfig,
+    "launch ray": ray_launcher.RayConfig,
+}
+
+
+def row(name: str, field: "dataclasses.Field[Any]") -> str:
+    """Returns the line of a setting: its flag, its values and what it is for."""
+    facts, default = facts_of(field), field.default
+    flag = f"`{facts.metavar or name.upper()}`"
+    if not facts.positional:
+        flag = f"`--{name.replace('_', '-')}`"
+    if facts.basic:
+        flag = f"**{flag}**"
+    values = facts.metavar or conversion.metavar(field.type)
+    if field.type is bool:
+        values = ""
+    text = " ".join(facts.help.split())
+    if field.default is field.default_factory:  # both are missing
+        text += " (required)"
+    elif (
+        "(default" not in text
+        and not any(default is none for none in (None, False))
+        and default != ()
+    ):
+        written = facts.separator.join(default) if facts.separator else shown(default)
+        text += f" (default: {written})"
+    cells = (flag, "" if facts.positional else values, text)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def table(rows: Iterable[str]) -> str:
+    return "\n".join(["| flag | values | |", "|---|---|---|", *rows])
+
+
+def page() -> str:
+    """Returns the whole page."""
+    parts, known = [HEAD, "## Training\n"], fields(TrainConfig)
+    for group in TrainConfig.__mro__:
+        names = [name for name in vars(group).get("__annotations__", ()) if name in known]
+        if names:
+            title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+            parts.append(f"### {title}\n\n{table(row(name, known[name]) for name in names)}\n")
+    saved = fields(SavedRunConfig)
+    parts.append("## Commands for a run\n\n`evaluate`, `predict` and `convert export` share:\n")
+    parts.append(table(row(name, field) for name, field in saved.items()) + "\n")
+    for command, cls in COMMANDS.items():
+        own = fields(cls)
+        names = [name for name in own if own[name] is not known.get(name) and name not in saved]
+        shared = (
+            "It also takes flags of training. " if (own.keys() & known) - {*names, *saved} else ""
+        )
+        parts.append(f"## {command}\n\n{shared}`python -m jaxdp.{command} --help-all` lists all.\n")
+        parts.append(table(row(name, own[name]) for name in names) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
