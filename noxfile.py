@@ -169,11 +169,11 @@ def ray(session: nox.Session) -> None:
     """Workers of different speed, and Ray clusters of several nodes on this machine, which are
     killed, cut off and added.
 
-    It writes the table in docs/scale.md; `-- -k launch` does a part of it, and writes nothing.
+    It writes the table in docs/fault-tests.md; `-- -k launch` does a part of it, and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    words = session.posargs or ["--fault-table=docs/scale.md"]
+    words = session.posargs or ["--fault-table=docs/fault-tests.md"]
     session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/workers", *words)
 
 
@@ -320,7 +320,7 @@ def docs(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Kills, damaged and unwritable checkpoints, divergence and other devices.
 
-    Writes the table in docs/reliability.md.
+    Writes the table in docs/fault-tests.md.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
@@ -336,7 +336,7 @@ def faults(session: nox.Session) -> None:
     names += ["training/test_divergence", "callbacks/test_watchdog", "test_run_directory"]
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
-    table = ["--faults-only", "--fault-table=docs/reliability.md"]
+    table = ["--faults-only", "--fault-table=docs/fault-tests.md"]
     session.run(
         "pytest", "-m", "(slow or not slow) and not storm", *share, *table, *files, *session.posargs
     )
@@ -371,7 +371,7 @@ def fuzz(session: nox.Session) -> None:
 def storm(session: nox.Session) -> None:
     """200 kills, signals, stops and full disks over a matrix of runs.
 
-    Writes its table in docs/reliability.md.
+    Writes its table in docs/fault-tests.md.
 
     `-- -k unet` does a part of it, and writes nothing.
     """
@@ -379,7 +379,7 @@ def storm(session: nox.Session) -> None:
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = (
-        [] if session.posargs else ["--fault-table=docs/reliability.md", "--fault-table-name=storm"]
+        [] if session.posargs else ["--fault-table=docs/fault-tests.md", "--fault-table-name=storm"]
     )
     seed = with_seed("--storm-seed", session.posargs)
     session.run("pytest", "-m", "storm", "tests/training/test_storm.py", *share, *table, *seed)

@@ -25,7 +25,7 @@ IDEAL = SPEED * (WORKERS - 1 + 1 / SLOWER)
 STEPS, EVALUATIONS = 210, 7
 EXACT_SLICES, ROWS_EVERY = 18, 10
 GOAL = 0.97
-# Stale gradients act like momentum, so that async trains without; docs/scale.md has the accuracy
+# Stale gradients act like momentum, so that async trains without; docs/devices.md has the accuracy
 # with it.
 WITHOUT_MOMENTUM = ["--optimizer", "sgd", "--learning-rate", "0.3"]
 NAMES = {

@@ -1,4 +1,4 @@
-"""A Ray cluster of hosts with addresses of their own, started by what docs/scale.md has users
+"""A Ray cluster of hosts with addresses of their own, started by what docs/devices.md has users
 type.
 """
 

@@ -1,4 +1,4 @@
-"""Ray on three hosts with addresses of their own, started as docs/scale.md says: training goes on
+"""Ray on three hosts with addresses of their own, started as docs/devices.md says: training goes on
 when a cable is pulled.
 """
 
