@@ -309,11 +309,12 @@ def notebooks(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation in build/site, with warnings as errors."""
+    """The documentation in build/site, with warnings as errors, and some pages in a browser."""
     session.install(
         ".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs")
     )
     session.run("mkdocs", "build", "--strict", *session.posargs)
+    session.run("python", "docs/browse.py", "build/site")
 
 
 @nox.session
