@@ -169,7 +169,7 @@ def ray(session: nox.Session) -> None:
     """Workers of different speed, and Ray clusters of several nodes on this machine, which are
     killed, cut off and added.
 
-    It writes the table in docs/fault-tests.md; `-- -k launch` does a part of it, and writes nothing.
+    It writes the table in docs/fault-tests.md; `-- -k launch` does a part and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
