@@ -4,10 +4,11 @@ run.
 
 import ast
 import importlib
-import importlib.util
 import json
 import pathlib
 import re
+import runpy
+from typing import Any
 
 import pytest
 
@@ -74,18 +75,41 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_of_settings_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "docs/settings_page.py")
-    assert spec is not None and spec.loader is not None
-    writer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(writer)
-    assert writer.PAGE.read_text() == writer.page(), "run python docs/settings_page.py"
+    writer = runpy.run_path(str(ROOT / "docs" / "settings_page.py"))
+    assert writer["PAGE"].read_text() == writer["page"](), "run python docs/settings_page.py"
+
+
+GENERATED = re.compile(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", re.DOTALL)
+
+
+def numbers_in(value: Any) -> set[str]:
+    """Returns the numbers of a JSON value as percentages."""
+    if isinstance(value, dict | list):
+        return set().union(*map(numbers_in, value.values() if isinstance(value, dict) else value))
+    return {f"{value:.2%}"} if isinstance(value, float) else set()
+
+
+def test_numbers_of_the_pages_are_those_of_their_files() -> None:
+    """Accuracies are in a kept result, and what a page says of a table is in the table."""
+    files = (ROOT / "experiments").rglob("*.json")
+    kept = set[str]().union(*(numbers_in(json.loads(file.read_text())) for file in files))
+    for page in PAGES:
+        if page.stem not in ("CHANGELOG", "engineering-notes"):
+            said = set(re.findall(r"\d+\.\d\d%", GENERATED.sub("", page.read_text())))
+            assert said <= kept, f"{page.name}: {said - kept} is in no file of experiments/"
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    tables = " ".join(table for _, table in GENERATED.findall(text))
+    rows = re.findall(r"^\| .*\| .* \| (.*) \|$", text.partition("\n## ")[0], re.MULTILINE)
+    said = set(re.findall(r"\d+\.\d+", " ".join(rows)))
+    assert len(said) > 10
+    assert said <= set(re.findall(r"\d+\.\d+", tables))
 
 
 def test_tables_stand_where_commands_write_them() -> None:
     pages = ("docs/benchmarks.md", "docs/engineering-notes.md", "experiments/README.md")
     for path in [ROOT / page for page in pages]:
         text = path.read_text()
-        tables = re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, re.DOTALL)
+        tables = GENERATED.findall(text)
         assert len(tables) == text.count(": begin -->") > 0, (
             f"{path.name}: a mark of a table is missing"
         )
