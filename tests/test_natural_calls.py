@@ -13,7 +13,6 @@ from PIL import Image
 
 import jaxdp
 from jaxdp.data import from_arrays, from_dataset
-from jaxdp.evaluation import evaluation_setup
 from jaxdp.reporting import pictures
 
 TINY: dict[str, Any] = {
@@ -101,12 +100,9 @@ def test_the_worst_predictions_are_shown_first(
 ) -> None:
     # A class that the model has not learned is wrong in every image of it.
     labels = np.where(LABELS == 3, 0, LABELS)
-    assert result.show_wrong(2).size[0] > 100
-    data = from_arrays(IMAGES, labels, num_classes=4)
-    monkeypatch.setattr(
-        result, "_setup", evaluation_setup(result.config, result.description, data, result._setup)
-    )
-    shown = [each for row in drawn(result, monkeypatch, count=6, split="all") for each in row]
+    assert result.show_wrong(count=2).size[0] > 100
+    rows = drawn(result, monkeypatch, data=IMAGES, targets=labels, count=6)
+    shown = [each for row in rows for each in row]
     answers = result.predict(IMAGES)
     worst = np.argsort(answers[np.arange(32), labels])[:6]
     for (title, picture), index in zip(shown, worst, strict=True):

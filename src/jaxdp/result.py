@@ -21,7 +21,7 @@ from jaxdp import tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import from_arrays
-from jaxdp.data.dataset import Dataset, Description
+from jaxdp.data.dataset import Description
 from jaxdp.evaluation import evaluation_setup
 from jaxdp.inference import answers, instances
 from jaxdp.inference.predictor import TILE, Predictor
@@ -201,14 +201,7 @@ class Result:
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
-        if targets is not None:
-            facts: Any = {"instances": self.description.instances}
-            if self.description.answer != "regression" and not facts["instances"]:
-                facts["num_classes"] = self.description.num_classes
-            data = from_arrays(data, targets, **facts)
-        setup = self._setup_for(data)
-        if data is None:
-            self._setup = setup
+        setup = self._setup_for(data, targets)
         state, sums = setup.strategy.restore(self.state), list[Any]()
         for each in setup.chosen_splits(split):
             sums.append(setup.evaluate(state, split=each))
@@ -216,26 +209,35 @@ class Result:
                 sums += instances.count(self._predictor, setup.source(each))
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
-    def _setup_for(self, data: Dataset | str | None) -> Setup:
+    def _setup_for(self, data: Any, targets: Any) -> Setup:
         """Returns what evaluates the model on data, by default the data of its run."""
-        if data is None and self._setup is not None:
-            return self._setup
-        return evaluation_setup(self.config, self.description, data, self._setup)
+        if targets is not None:
+            facts: Any = {"instances": self.description.instances}
+            if self.description.answer != "regression" and not facts["instances"]:
+                facts["num_classes"] = self.description.num_classes
+            data = from_arrays(data, targets, **facts)
+        if data is not None:
+            return evaluation_setup(self.config, self.description, data, self._setup)
+        if self._setup is None:
+            self._setup = evaluation_setup(self.config, self.description, None, None)
+        return self._setup
 
-    def show_wrong(self, count: int = 12, *, split: str | None = None) -> Image.Image:
+    def show_wrong(
+        self, data: Any = None, targets: Any = None, *, count: int = 12, split: str | None = None
+    ) -> Image.Image:
         """Returns a picture of the examples that the model gets most wrong, the worst first.
 
         Args:
+            data, targets, split: as for `evaluate`.
             count: how many.
-            split: as for `evaluate`.
 
         Raises:
             ConfigError: for a split that is not there, and a task that has no pictures.
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
-        setup, task = self._setup_for(None), self._task
-        found = list[Any]()
+        setup, task = self._setup_for(data, targets), self._task
+        found: Any = ()
         if task.target:
             raise ConfigError("", "", f"{task.name} has no pictures")
         separate = instances.label_instances if self.description.instances else None
@@ -247,8 +249,8 @@ class Result:
         if task.kind == "classification":  # four images in a row
             shown = [*itertools.chain(*rows)]
             rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
-        caption = f"{self.config.model} on {self.config.dataset}: the worst answers"
-        return Image.fromarray(pictures.plot_rows(rows, None, caption))
+        title = f"{self.config.model} on {setup.config.dataset}: the worst answers"
+        return Image.fromarray(pictures.plot_rows(rows, None, title))
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""
