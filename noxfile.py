@@ -173,7 +173,7 @@ def ray(session: nox.Session) -> None:
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    words = session.posargs or ["--fault-table=docs/fault-tests.md"]
+    words = session.posargs or ["--fault-table=docs/fault-tests.md", "--fault-table-name=ray"]
     session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/workers", *words)
 
 

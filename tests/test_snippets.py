@@ -1,7 +1,8 @@
 """The Python in README and documentation runs as printed, page by page, in an empty folder and a
 process of its own.
 
-So do the walks, from files to predictions, with their commands.
+So do the tutorials, from files to predictions, with their commands, and the commands that start
+several processes.
 """
 
 import itertools
@@ -15,8 +16,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WALKS = sorted((ROOT / "docs" / "walks").glob("*.md"))
-# What a walk says there is at its end.
+TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "devices.md"]
+# What a tutorial says there is at its end.
 LEFT = {
     "stacks": [
         "run/plots/predictions.png",
@@ -26,7 +27,7 @@ LEFT = {
     ],
     "photos": ["run/plots/confusion.png", "classes.csv"],
     "notebook": ["digits-run/config.yaml"],
-    "cluster": ["run/summary.json"],
+    "devices": ["run/summary.json", "eight/config.yaml", "job.sh"],
 }
 
 
@@ -66,8 +67,8 @@ def test_python_runs_as_printed(page: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", WALKS, ids=lambda page: page.stem)
-def test_walks_lead_from_files_to_predictions(page: pathlib.Path) -> None:
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_tutorials_lead_from_files_to_predictions(page: pathlib.Path) -> None:
     said = ""
     for language, group in itertools.groupby(parts(page), key=lambda part: part[0]):
         code = [text for _, text in group]
@@ -79,11 +80,11 @@ def test_walks_lead_from_files_to_predictions(page: pathlib.Path) -> None:
         said += run(*words)
     for path in LEFT[page.stem]:
         assert pathlib.Path(path).is_file(), path
-    if page.stem == "cluster":  # it was stopped in between, and went on
+    if page.stem == "devices":  # it was stopped in between, and went on
         assert "exit code 75" in said
         assert '"resumed"' in pathlib.Path("run/history.jsonl").read_text()
 
 
-def test_every_walk_is_run() -> None:
-    assert sorted(LEFT) == [page.stem for page in WALKS]
+def test_every_tutorial_is_run() -> None:
+    assert LEFT.keys() == {page.stem for page in TUTORIALS}
     assert script("$ a \\\n    b\nanswer\n$ c\n") == "set -e\na \\\n    b\nc"

@@ -10,7 +10,7 @@ COMMANDS = {
     "launch": "start several processes of train, here or with Slurm",
     "sweep": "train with combinations of settings, and compare",
     "devices": "show the devices and their memory",
-    "plan": "tell what a training step takes, and which batch fits",
+    "plan": "print what a training step takes, and which batch fits",
     "bench": "measure throughput over strategies, batches and devices",
     "report": "write a page that compares runs",
     "evaluate": "evaluate a checkpoint of a run",

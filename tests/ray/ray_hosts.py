@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import network
 from process_group import environment, send
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "scale.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "devices.md"
 FIRST = "10.0.0.1"  # the first machine, in the documentation
 
 
@@ -22,7 +22,7 @@ def documented(name: str) -> str:
     """Returns the commands that the documentation gives under a comment, e.g. "on the first
     machine".
     """
-    section = PAGE.read_text().partition("\n## A Ray cluster\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("\n## Use a Ray cluster\n")[2].partition("\n## ")[0]
     (found,) = re.findall(rf"^```sh\n# {name}[^\n]*\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     return found
 
