@@ -193,7 +193,7 @@ def test_values_beside_a_loss_are_metrics_that_stop_a_run() -> None:
 
 def test_the_documented_metric_is_that_of_scikit_learn(tmp_path: pathlib.Path) -> None:
     """The task of docs/extend.md chooses the best checkpoint, and stops a run."""
-    text = (pathlib.Path(__file__).parents[1] / "docs" / "library.md").read_text()
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "extend.md").read_text()
     code = text[text.index("class Ranked(") : text.index("\n\n\nranked = ")]
     names: dict[str, Any] = {"jaxdp": jaxdp, "jax": jax, "jnp": jnp, "np": np}
     exec(code, names)

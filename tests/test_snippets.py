@@ -21,10 +21,11 @@ TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" 
 LEFT = {
     "stacks": [
         "run/plots/predictions.png",
-        "masks/field-12[2]-mask.png",
-        "masks/field-12[2]-overlay.png",
-        "shares.csv",
+        "counted/field-12-instances.tif",
+        "counted/field-12[2]-overlay.png",
+        "cells.csv",
     ],
+    "loop": ["checkpoints/44/_CHECKPOINT_METADATA", "checksums/44.json"],
     "photos": ["run/plots/confusion.png", "classes.csv"],
     "notebook": ["digits-run/config.yaml"],
     "devices": ["run/summary.json", "eight/config.yaml", "job.sh"],

@@ -249,8 +249,9 @@ class Result:
         if task.kind == "classification":  # four images in a row
             shown = [*itertools.chain(*rows)]
             rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
-        title = f"{self.config.model} on {setup.config.dataset}: the worst answers"
-        return Image.fromarray(pictures.plot_rows(rows, None, title))
+        return Image.fromarray(
+            pictures.plot_rows(rows, None, f"{self.config.model} on {setup.config.dataset}: worst")
+        )
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""

@@ -6,7 +6,7 @@ import pathlib
 
 import optax
 
-from jaxdp.config import DEFAULT_OPTIMIZER, BatchNormMode, TrainConfig
+from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
 from jaxdp.objects import Objects
@@ -40,8 +40,8 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
         config = config.replace(batch_norm=saved.batch_norm)
     if size is None and config.per_device_batch_size is None:
         config = config.replace(global_batch_size=saved.global_batch_size)
-    if config.optimizer is None and saved.optimizer == DEFAULT_OPTIMIZER:
-        config = config.replace(optimizer=DEFAULT_OPTIMIZER)
+    if config.optimizer is None and saved.optimizer != OBJECT:
+        config = config.replace(optimizer=saved.optimizer)
     return config
 
 
