@@ -25,10 +25,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Maps `../experiments` in docs/ to `experiments`, and `../docs` in experiments/ to `..`."""
-    markdown = markdown.replace("](../docs/", "](../")
-    return (
-        re.sub(rf"\]\(\.\./({'|'.join(_BESIDE)})/", r"](\1/", markdown)
-        if "/" not in page.file.src_uri
-        else markdown
-    )
+    """Maps `../experiments` in docs/ to `experiments`, and `../docs` in experiments/ to `..`.
+
+    Tutorials are one folder deeper.
+    """
+    folder = page.file.src_uri.rpartition("/")[0]
+    if folder not in ("", "tutorials"):
+        return markdown.replace("](../docs/", "](../")
+    up = "../" if folder else ""
+    return re.sub(rf"\]\({up}\.\./({'|'.join(_BESIDE)})/", rf"]({up}\1/", markdown)
