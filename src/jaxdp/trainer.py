@@ -181,7 +181,7 @@ class Trainer:
     def _reconfigured(self, settings: Mapping[str, Any]) -> Setup:
         for name in settings_with(TrainConfig, each_fit=False):
             if name in settings:
-                remedy = "is a matter of the Trainer; create another one"
+                remedy = "is set when a Trainer is made; create another one"
                 raise ConfigError(name, shown(settings[name]), remedy)
         if self.setup.objects.dataset is not None:
             refuse(settings, "data")

@@ -106,9 +106,9 @@ class DataConfig(Settings):
     )
     instances: bool = setting(
         False,
-        """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background.
-        Trains background, cell and border with the border weights of the U-Net paper, and predicts
-        objects by watershed; needs pip install '.[instances]'""",
+        """instance segmentation: masks hold a number for each object, of 8 or 16 bits, and 0 for
+        background. Trains background, cell and border with the border weights of the U-Net paper,
+        and predicts objects by watershed; needs pip install '.[instances]'""",
         names_run="if_set",
         set_by=("data",),
         basic=True,

@@ -210,7 +210,7 @@ def parse_keywords(words: Sequence[str]) -> dict[str, Any]:
         try:
             keywords[key] = number(parsing.parse_yaml(value))
         except ValueError as error:
-            raise ConfigError("", word, f"{key} has no value that is YAML: {error}") from error
+            raise ConfigError("", word, f"the value of {key} is not YAML: {error}") from error
     return keywords
 
 

@@ -124,7 +124,7 @@ def _checked_classes(count: int, request: Request) -> int:
         remedy = f"number the classes from 0 on, {MOST_CLASSES} at most"
         raise request.error(f"its highest class number is {count - 1}; {remedy}")
     if given is None and count == 1:
-        raise request.error("has one class only; there is nothing to tell apart")
+        raise request.error("has one class only; there is nothing to learn")
     return given or count
 
 

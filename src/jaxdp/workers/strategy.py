@@ -33,7 +33,7 @@ _NOT_WITH_SERVERS = (
         "float16",
         "its loss scale is of the whole state, which servers divide; use bfloat16",
     ),
-    ("on_divergence", "skip", "no server can tell whether to skip an update; use stop"),
+    ("on_divergence", "skip", "no server knows whether to skip an update; use stop"),
 )
 _CLIPPED = "takes the norm of the whole gradient, which servers divide; use one server"
 

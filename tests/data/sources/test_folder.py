@@ -129,7 +129,7 @@ def test_photographs_are_turned_as_the_camera_was_held() -> None:
         ({}, {}, r"should hold a folder of pictures for each class, .* it holds nothing$"),
         ({"x.png": noise(0, 4, 4), "y.txt": "x"}, {}, r"it holds x\.png, y\.txt$"),
         ({"readme/y.txt": "x"}, {}, r"it holds readme/$"),
-        (classes("cat", count=20), {}, "has one class only; there is nothing to tell apart"),
+        (classes("cat", count=20), {}, "has one class only; there is nothing to learn"),
         (
             TRAIN,
             {},
