@@ -72,7 +72,8 @@ def test_a_run_of_version_0_2_has_the_strategy(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pathlib.Path("run").mkdir()
-    defaults = {row.name: row.default for row in deprecation.REMOVED if not row.command}
+    names = [name for name in deprecation.REMOVED if " " not in name]
+    defaults: dict[str, Any] = {name: deprecation.LAST_DEFAULTS.get(name) for name in names}
     old = {"model": "cnn", "strategy": "pmap", "workers": 3, **defaults, "exchange": name}
     pathlib.Path("run/config.yaml").write_text(yaml.safe_dump(old))
     run = RunDirectory(pathlib.Path("run"))
