@@ -3,7 +3,6 @@
 import json
 import types
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -48,7 +47,9 @@ def test_lines_of_a_run_say_how_long_it_still_takes(capsys: pytest.CaptureFixtur
         strategy=types.SimpleNamespace(state_bytes=lambda shapes: None),
         shapes=None,
     )
-    run = mock.MagicMock(setup=setup, headline="a net")
+    members = "setup group folder description title headline predict where paused stop".split()
+    run: Any = types.SimpleNamespace(**dict.fromkeys(members, print))
+    run.setup, run.headline = setup, "a net"
     progress = Progress()
     progress.on_start(run, Started(0, resumed=False))
     numbers = {"loss": 1.0, "accuracy": 0.5, "examples_per_second": 32.0, "step_seconds": 90.0}
