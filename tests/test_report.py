@@ -324,7 +324,7 @@ assert "matplotlib.pyplot" not in sys.modules
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "no folder is named; give those of runs, e.g. runs/*"),
+        ("", "RUN_DIR ... is required: folders of runs, e.g. runs/*"),
         ("nowhere", "--run-dir nowhere: is no folder; give folders of runs"),
         ("empty", "--run-dir empty: holds no run; give folders of runs"),
         ("run --output empty", "--output empty: is a folder; give a file, e.g. report.html"),

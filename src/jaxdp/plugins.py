@@ -2,6 +2,7 @@
 callbacks.
 """
 
+import contextlib
 import hashlib
 import importlib
 import importlib.machinery
@@ -119,8 +120,8 @@ def _is_imported(word: str) -> bool:
 def _import_file(path: pathlib.Path, *, reload: bool) -> None:
     """Imports a file under its path as the module's name, so that it shadows no other module.
 
-    Like a script, the file can import its neighbours. If the import fails, nothing of the file is
-    registered, nor of what it was before.
+    Like a script, the file can import its neighbours. If a second import fails, the module and the
+    entries of the first one stay.
     """
     name, content = str(path), path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -131,15 +132,17 @@ def _import_file(path: pathlib.Path, *, reload: bool) -> None:
     loader = importlib.machinery.SourceFileLoader(name, name)  # a link may lead to another suffix
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
-    for registry in registries:
-        registry.forget(name)
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    before, module = sys.modules.get(name), importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     try:
-        # The module's loader compares times in seconds: it would miss an edit within one.
-        exec(compile(content, name, "exec", dont_inherit=True), vars(module))
+        with contextlib.ExitStack() as stack:
+            for registry in registries:
+                stack.enter_context(registry.renewing(name))
+            # The module's loader compares times in seconds: it would miss an edit within one.
+            exec(compile(content, name, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
-        for registry in registries:
-            registry.forget(name)
+        if before is not None:
+            sys.modules[name] = before
         raise
     _executed[name] = digest

@@ -31,7 +31,7 @@ class PredictConfig(SavedRunConfig):
     # Again, since it comes before the images.
     run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
     paths: tuple[str, ...] = setting(
-        (), "images, and folders to search for images", metavar="PATH ...", positional=True
+        REQUIRED, "images, and folders to search for images", metavar="PATH ...", positional=True
     )
     on_bad_example: Literal["error", "skip"] = setting(
         "skip",
@@ -71,12 +71,6 @@ class PredictConfig(SavedRunConfig):
         POSITIVE,
         at_most(MOST_DEVICES),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.paths:
-            remedy = "no images are named; give files or folders after the folder of the run"
-            raise ConfigError("", "", remedy)
 
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)

@@ -9,6 +9,7 @@ modules in the entry-point group `jaxdp.plugins`.
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -19,7 +20,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxdp.parsing import is_finite, printable, some
@@ -183,12 +184,6 @@ class Registry(Generic[T]):
 
         return add
 
-    def forget(self, file: str) -> None:
-        """Removes the entries that a file has registered."""
-        for name, (origin, _) in [*self._origins.items()]:
-            if origin == file:
-                del self._entries[name], self._origins[name]
-
     def entries(self) -> Mapping[str, T]:
         if not self._loaded:
             self._loaded = True
@@ -197,6 +192,18 @@ class Registry(Generic[T]):
                     importlib.import_module(f"{package}.{module.name}")
             _load_distributions()
         return self._entries
+
+    @contextlib.contextmanager
+    def renewing(self, file: str) -> Generator[None]:
+        """Removes what a file has registered. If the block fails, all is registered as before."""
+        entries, origins = self._entries, self._origins
+        self._origins = {name: origin for name, origin in origins.items() if origin[0] != file}
+        self._entries = {name: entries[name] for name in self._origins}
+        try:
+            yield
+        except BaseException:
+            self._entries, self._origins = entries, origins
+            raise
 
     def class_named(self, name: str) -> Any:
         """Returns the entry that is a class of this name: the `__getattr__` of a package that its

@@ -5,9 +5,8 @@ import pathlib
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.config import Settings, setting
+from jaxdp.config import REQUIRED, Settings, setting
 from jaxdp.parsing import printable
-from jaxdp.registry import ConfigError
 
 DESCRIPTION = "Write one HTML page about runs, to read anywhere."
 
@@ -17,8 +16,8 @@ class ReportConfig(Settings):
     """The page and its runs."""
 
     run_dirs: tuple[str, ...] = setting(
-        (),
-        "folders of runs",
+        REQUIRED,
+        "folders of runs, e.g. runs/*",
         metavar="RUN_DIR ...",
         positional=True,
     )
@@ -32,11 +31,6 @@ class ReportConfig(Settings):
         "title of the page (default: models and datasets)",
         metavar="TEXT",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.run_dirs:
-            raise ConfigError("", "", "no folder is named; give those of runs, e.g. runs/*")
 
 
 @command(ReportConfig, "jaxdp.report", DESCRIPTION, restarts=False, defaults_file=False)

@@ -242,8 +242,9 @@ class Result:
             raise ConfigError("", "", f"{task.name} has no pictures")
         separate = instances.label_instances if self.description.instances else None
         for each in setup.chosen_splits(split):
-            source, predict = setup.source(each), self._predictor
-            compared = outcome.compare(task, source, range(len(source)), predict, separate)
+            source = setup.source(each)
+            every = range(len(source))
+            compared = outcome.compare(task, source, every, self._predictor, separate)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
         rows = [row for _, row in found]
         if task.kind == "classification":  # four images in a row

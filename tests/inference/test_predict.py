@@ -435,7 +435,7 @@ def test_broken_images_are_left_out_if_wanted(
 # Run, flags, and what the line must name.
 BAD = """\
 nowhere | a.png | --run-dir nowhere: holds no run
-digits |  | no images are named
+digits |  | PATH ... is required: images, and folders to search for images
 digits | nowhere.png | nowhere.png: no such file or folder
 digits | nothing | nothing: no images in that folder
 digits | a.png --step 5 | --step 5 | there are: 6, 12

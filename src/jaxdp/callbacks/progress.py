@@ -43,8 +43,8 @@ class Progress:
         self._say(run.headline)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
         if sizes and sizes["per_device"] < sizes["replicated"]:
-            on_each = bytes_text(sizes["per_device"])
-            self._say(f"state: {on_each} on each device, {bytes_text(sizes['replicated'])} in all")
+            device, whole = map(bytes_text, (sizes["per_device"], sizes["replicated"]))
+            self._say(f"state: {device} on each device, {whole} in all")
 
     def on_step_end(self, run: Run, event: StepEnd) -> None:
         """Moves the bar."""

@@ -211,11 +211,6 @@ class Description(DatasetInfo):
     examples: dict[str, int]
 
     @property
-    def has_validation(self) -> bool:
-        """Whether there are validation data, without which no checkpoint is the best."""
-        return "validation" in self.examples
-
-    @property
     def final_split(self) -> str:
         """The split that gives the result: test, or validation if there are no test data."""
         return "test" if "test" in self.examples else "validation"

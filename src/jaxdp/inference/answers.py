@@ -18,7 +18,14 @@ def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -
     description = predictor.description
     is_one = _is_one(images, description.image_shape[-1])
     is_path = isinstance(images, str | pathlib.Path)
-    answers = _answers(predictor, read_given([images] if is_one or is_path else images, predictor))
+    known, answers = list[SurveyedImage](), list[np.ndarray]()
+    for pixels, answer in predictor(
+        read_given([images] if is_one or is_path else images, predictor)
+    ):
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
+        answers.append(answer)
+    for note in files.notes(known, predictor):
+        say(note)
     if description.answer == "segmentation" and not probabilities:
         answers = [instances.class_numbers(answer, description) for answer in answers]
     if is_one and len(answers) == 1:  # a TIFF file may hold several
@@ -58,14 +65,3 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
         else:
             array = np.asarray(image)
             yield array[..., None] if array.ndim == 2 else array
-
-
-def _answers(predictor: Predictor, images: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Returns the answers to arrays, and warns of images unlike the training set."""
-    known, found = list[SurveyedImage](), list[np.ndarray]()
-    for pixels, answer in predictor(images):
-        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
-        found.append(answer)
-    for note in files.notes(known, predictor):
-        say(note)
-    return found

@@ -57,10 +57,9 @@ def read_checkpoint(
     """
     found = None
     if run.checkpoints.is_dir():
-        best_metric = create_task(config, description).best_metric
-        checkpoints = SavedCheckpoints(
-            run.checkpoints, best_metric=best_metric if description.has_validation else None
-        )
+        has_best = "validation" in description.examples
+        best_metric = create_task(config, description).best_metric if has_best else None
+        checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
         found = checkpoints.read_chosen(step, functools.partial(read, checkpoints))
     if found is None:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")

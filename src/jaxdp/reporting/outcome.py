@@ -18,7 +18,6 @@ from jaxdp.tasks import instances
 # From images to each of them with the answer to it: probabilities, or pixels from 0 to 1.
 Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray]]]
 Separate = Callable[[np.ndarray], np.ndarray]
-Row = list[tuple[str, np.ndarray]]
 
 _LONGEST_NAME = 36  # characters of a title
 ROWS = 3  # examples shown, evenly spaced over the test set
@@ -51,7 +50,9 @@ def draw(
         drawing = confusion.plot(counts, task.class_names, directory / "confusion.png", title=title)
         confusion.write(counts, task.class_names, directory / "confusion.csv")
         return {"confusion": drawing}
-    indices = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int).tolist()
+    good = [index for index in range(len(source)) if index not in source.errors]
+    places = np.linspace(0, len(good) - 1, min(ROWS, len(good))).round().astype(int)
+    indices = [good[place] for place in places]
     rows = [row for _, row in compare(task, source, indices, predict, separate)]
     path = directory / "predictions.png"
     return {"predictions": pictures.plot_rows(rows, path, valid_text(source.where))}
@@ -59,7 +60,7 @@ def draw(
 
 def compare(
     task: Any, source: Any, indices: Sequence[int], predict: Predict, separate: Separate | None
-) -> Iterator[tuple[float, Row]]:
+) -> Iterator[tuple[float, list[tuple[str, np.ndarray]]]]:
     """Yields of each example how wrong the answer is, and titles with pictures, uint8 (H, W, 1 or
     3), that show it.
 

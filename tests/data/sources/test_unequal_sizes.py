@@ -91,6 +91,27 @@ def test_pictures_of_predictions_show_no_padding_and_name_what_they_show(
     assert_array_equal(rows[0][0][1], noise(0, 20, 30, 3))
 
 
+def test_pictures_are_of_examples_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = pairs([(20, 30)] * 5)
+    for name in ("0", "2", "4"):  # evenly spaced, as the pictures are
+        (root / "test" / "images" / f"{name}.png").write_bytes(b"broken")
+    source = opened(root, on_bad_example="skip").test
+    assert source is not None
+    source.read(range(5))
+    shown: list[Any] = []
+    blank = np.zeros((1, 1, 3), np.uint8)
+    monkeypatch.setattr(pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or blank)
+    outcome.draw(
+        pathlib.Path(),
+        title="",
+        task=Segmentation(3),
+        source=source,
+        sums={},
+        predict=lambda images: ((each, np.zeros((20, 30, 3), np.float32)) for each in images),
+    )
+    assert [row[0][0] for row in shown] == ["1.png", "3.png"]
+
+
 def test_equal_sizes_are_left_unless_a_crop_is_larger() -> None:
     root = pairs([(20, 30)] * 3)
     assert (opened(root).image_shape, opened(root).padded) == ((20, 30, 3), False)
