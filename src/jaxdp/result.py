@@ -243,16 +243,14 @@ class Result:
         separate = instances.label_instances if self.description.instances else None
         for each in setup.chosen_splits(split):
             source = setup.source(each)
-            every = range(len(source))
-            compared = outcome.compare(task, source, every, self._predictor, separate)
+            compared = outcome.compare(task, source, range(len(source)), self._predictor, separate)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
         rows = [row for _, row in found]
         if task.kind == "classification":  # four images in a row
             shown = [*itertools.chain(*rows)]
             rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
-        return Image.fromarray(
-            pictures.plot_rows(rows, None, f"{self.config.model} on {setup.config.dataset}: worst")
-        )
+        title = f"{self.config.model} on {setup.config.dataset}: the worst answers"
+        return Image.fromarray(pictures.plot_rows(rows, None, title))
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""
