@@ -646,7 +646,7 @@ IMPOSSIBLE = """\
 --model unet --instances --loss dice | --loss dice: has no border weights, which --instances trains with
 --model unet --instances --class-weights 1,2 | --class-weights 1,2: must be 3 numbers, one for each class: background
 --model unet --instances --dataset npz:none.npz | --instances: the training masks of npz:none.npz hold no object
---model unet --instances --dataset npz:one.npz | npz:one.npz hold one number each beside 0; give each object of a mask
+--model unet --instances --dataset npz:one.npz | npz:one.npz hold one number each but for 0; give each object of a mask
 """
 
 

@@ -114,7 +114,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     assert evaluate.main(["run", "--json"]) == 2
     line = error_line(capsys)
     assert line.endswith(
-        "which are run only if you name them, too: if you trust them, add --plugins net.py task.py"
+        "which run only if you also name them: if you trust them, add --plugins net.py task.py"
     )
     assert evaluate.main(["run", "--json", "--plugins", "net.py", "task.py"]) == 0
     assert json.loads(capsys.readouterr().out)["squared"] == 0.25

@@ -32,8 +32,8 @@ _DECIDED = {
     "name": "use --model or --task",
     "dtype": "use --precision",
     "rngs": "use --seed",
-    "num_classes": "is that of the dataset",
-    "in_channels": "is that of the images; see --channels",
+    "num_classes": "comes from the dataset",
+    "in_channels": "comes from the images; see --channels",
     "class_names": "use --class-names",
 }
 
@@ -202,7 +202,7 @@ def create_task(
     for name, value in flags.items():
         if name in config.task_kwargs:
             given = f"{name}={config.task_kwargs[name]}"
-            remedy = f"is among --task-kwargs, too: {given}; give one of them"
+            remedy = f"is also among --task-kwargs: {given}; give one of them"
             raise ConfigError(name, value, remedy)
     kwargs = flags | config.task_kwargs
     if class_weights and dataset.task == "segmentation" and "dice" not in str(kwargs.get("loss")):

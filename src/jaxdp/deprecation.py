@@ -33,13 +33,13 @@ REMOVED = {
     "launch slurm partition": "pipe the script to sbatch --partition NAME",
     "launch slurm account": "pipe the script to sbatch --account NAME",
     "launch slurm job_name": "pipe the script to sbatch --job-name NAME",
-    "launch log_dir": "redirect standard error, whose lines begin with [N]",
+    "launch log_dir": "redirect standard error; its lines begin with [N]",
     "predict output": (
         "use --csv FILE.csv, with a line for each image and a column for each class"
     ),
     "predict overlap": "leave it out; tiles overlap as far as the model sees",
     "predict probabilities": (
-        "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns those of each pixel"
+        "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns them for each pixel"
     ),
     "evaluate per_image": "predict --csv writes a line for each image",
 }

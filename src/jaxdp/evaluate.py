@@ -16,7 +16,7 @@ class EvaluateConfig(SavedRunConfig, ShardingConfig):
 
     dataset: str | None = setting(
         None,
-        "other labelled data, e.g. folder:photos, all of which count unless --split is given "
+        "other labelled data, e.g. folder:photos; all examples count unless --split is given "
         "(default: the data of the run)",
         metavar="NAME",
     )

@@ -73,7 +73,7 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
     ]
     if missing:
         remedy = (
-            "was trained with plugins, which are run only if you name them, too: if you trust"
+            "was trained with plugins, which run only if you also name them: if you trust"
             f" them, add --plugins {' '.join(missing)}"
         )
         raise ConfigError("run_dir", folder, remedy)

@@ -53,17 +53,17 @@ class PredictConfig(SavedRunConfig):
     )
     output_dir: str | None = setting(
         None,
-        "segmentation: folder for NAME-mask.png, with the values or colours of training, or "
-        "of a run with --instances for NAME-instances.tif, whose pixels are numbers of "
-        "objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In "
-        "it are the same folders as in the one that was searched for images",
+        "folder for results, with the subfolders of the searched folder; segmentation: "
+        "NAME-overlay.png, and NAME-mask.png with the values or colours of training, or "
+        "NAME-instances.tif with the numbers of the objects in 16 bits if the run has "
+        "--instances; regression: NAME-prediction.png",
         metavar="PATH",
     )
     json: bool = setting(False, "print a line of JSON for each image instead of a table")
     tile: int = setting(
         512,
         "segmentation, regression: side of the tiles in which larger images are predicted, "
-        "in pixels; small tiles grow until the result is that of the whole image",
+        "in pixels; small tiles grow until they give the result of the whole image",
     )
     devices: int | None = setting(
         None,

@@ -126,7 +126,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     assert continued_after(found) >= saved
     found.wait_for("[0] step", 200)
     nodes.add()
-    found.wait_for("the cluster has room for more workers; all save and start again")
+    found.wait_for("the cluster can hold more workers; all save and start again")
     assert found.code() == 0, found.err
     names, steps, widths = zip(*events("event", "step", "processes"), strict=True)
     assert names == ("started", "resumed", "stopped", "resumed", "done")

@@ -82,7 +82,7 @@ def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(
     steps = [int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir()]
     assert all(number < done["steps"] for number in steps)
     assert line.endswith(
-        f"the last checkpoint is that of step {max(steps)}" if steps else "there is no checkpoint"
+        f"the last checkpoint is of step {max(steps)}" if steps else "there is no checkpoint"
     )
     if steps:
         assert_finite(newest_arrays()[1])
@@ -213,7 +213,7 @@ def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> N
     flags = "--on-divergence skip --max-divergences 3 --checkpoint-every 1"
     assert run_train(f"{TOO_FAST} {flags}") == 3
     assert (
-        "; 3 updates in a row were skipped; the last checkpoint is that of step"
+        "; 3 updates in a row were skipped; the last checkpoint is of step"
         in capsys.readouterr().err
     )
     done = summary()

@@ -91,8 +91,8 @@ class EarlyStopping:
         self.evaluations_since_best += 1
         if self.evaluations_since_best >= self.patience:
             run.stop(
-                f"{event.split} {self.metric} has not improved on {self.best:.6g}, that of step"
-                f" {self.best_step}, since"
+                f"{event.split} {self.metric} has not improved on {self.best:.6g} since step"
+                f" {self.best_step}"
             )
 
     def _larger_is_better(self, run: Run) -> bool:

@@ -130,7 +130,7 @@ class Watchdog:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
             if hangs and self._group.count > 1:
-                time.sleep(2 * _LOOK_SECONDS)  # the others write down their positions, too
+                time.sleep(2 * _LOOK_SECONDS)  # the others also write down their positions
         finally:
             self._group.leave(code or 1)
 

@@ -134,9 +134,9 @@ class DataConfig(Settings):
     )
     normalize: Literal["channel", "image", "imagenet"] = setting(
         "channel",
-        """subtract the mean and divide by the standard deviation, of each channel over the training
-        set, of each image, or of each channel over ImageNet, as the weights of torchvision's models
-        expect it""",
+        """subtract the mean and divide by the standard deviation: channel, of each channel over the
+        training set; image, of each image; imagenet, of ImageNet's channels, for torchvision's
+        weights""",
         resume="free",
         loads_data=False,
     )

@@ -46,10 +46,10 @@ class ShardingConfig(LayoutConfig):
 
     strategy: str = setting(
         "pmap",
-        """how devices share the work: pmap, single, shard_map, sharded or central; or on workers,
-        with pip install '.[ray]': exact, whose workers compute slices of the batch as they
-        become free, with the same result bit for bit on any number of workers, or async, whose
-        workers push gradients to parameter servers at their own pace""",
+        """how devices share the work: pmap, single, shard_map, sharded or central; on workers (pip
+        install '.[ray]'): exact or async. Workers of exact compute slices of the batch as they
+        become free, with the same bits for any number of workers; workers of async push
+        gradients to parameter servers at their own pace""",
         resume="free",
         each_fit=False,
         basic=True,
@@ -150,8 +150,8 @@ class WorkersConfig(Settings):
     )
     ray_address: str | None = setting(
         None,
-        """Ray cluster whose machines the workers run on; only in networks that you trust, since Ray
-        executes what it is sent (default: a cluster of this machine alone, for this run)""",
+        """Ray cluster that runs the workers; only in networks that you trust, since Ray executes
+        what it is sent (default: a cluster of this machine alone, for this run)""",
         metavar="auto|HOST:PORT",
         resume="free",
         names_run="never",

@@ -27,7 +27,7 @@ class ModelConfig(Settings):
     batch_norm: BatchNormMode | None = setting(
         None,
         """examples that share batch-norm statistics: every N consecutive of the global batch (ghost
-        batch norm), all of it (SyncBN) or those of one replica, as in DistributedDataParallel. Only
+        batch norm), all of it (SyncBN) or one replica's part, as in DistributedDataParallel. Only
         with replica does the result depend on the number of devices (default: group:32, or the
         nearest number that divides the batch)""",
         metavar="{replica,global,group:N}",

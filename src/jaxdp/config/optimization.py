@@ -144,7 +144,7 @@ class LearningConfig(Settings):
     init_from: str | None = setting(
         None,
         """start from the weights of a run (its best or last checkpoint) or of a file: .safetensors,
-        .npz or, with PyTorch, .pt, with the names that convert export writes or those of PyTorch. A
+        .npz or, with PyTorch, .pt, with PyTorch's names or the names that convert export writes. A
         head for another number of classes keeps its own initialization; everything else must fit. A
         run that resumes goes on from its own checkpoint""",
         metavar="RUN|FILE",
@@ -154,9 +154,9 @@ class LearningConfig(Settings):
     )
     freeze: str | None = setting(
         None,
-        """keep the parameters whose name begins with a match of this regular expression as they
-        are, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch norms keep updating
-        their running statistics, as in PyTorch (default: train all)""",
+        """keep the parameters as they are where this regular expression matches the start of the
+        name, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch norms still
+        update their running statistics, as in PyTorch (default: train all)""",
         metavar="PATTERN",
         resume="free",
         names_run="if_set",

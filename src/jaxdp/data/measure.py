@@ -64,7 +64,7 @@ def _look_through(
     finally:
         pool.shutdown(cancel_futures=True)  # an error does not wait for the other examples
     if problem and not usable:
-        said = f"{problem.where}: {problem.problem}, and all other {split} examples are bad, too"
+        said = f"{problem.where}: {problem.problem}, and all other {split} examples are also bad"
         raise request.error(f"nothing of it can be used; {said}")
 
 
@@ -140,7 +140,7 @@ def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) 
         if count > 1:
             return
         most = max(most, count)
-    held = "one number each beside 0" if most else "no object"
+    held = "one number each but for 0" if most else "no object"
     remedy = (
         f"the training masks of {request.config.dataset} hold {held}; give each object of a mask a"
         " number of its own, e.g. by skimage.measure.label, or leave --instances out"

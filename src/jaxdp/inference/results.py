@@ -58,7 +58,7 @@ class Results:
             raise ConfigError("csv", csv, remedy)
         if kind != "classification" and output_dir is None and csv is None:
             what = "masks" if kind == "segmentation" else "images"
-            remedy = f"the run is one of {kind}, whose results are {what}; give a folder for them"
+            remedy = f"results of {kind} are {what}; give a folder for them"
             raise ConfigError("output_dir", _NOT_GIVEN, remedy)
         if csv is not None:
             check_file("csv", pathlib.Path(csv), "predictions.csv")

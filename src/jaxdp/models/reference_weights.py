@@ -136,7 +136,7 @@ def _vgg(model: VGG) -> Iterator[tuple[str, Path]]:
 
     The dense layer of the CIFAR head is called `classifier`.
     """
-    number = 0  # in a sequence that counts ReLUs and poolings, too
+    number = 0  # in a sequence that also counts ReLUs and poolings
     for index, stage in enumerate(model.stages):
         for part in range(len(stage.convs)):
             yield f"features.{number}", ("stages", index, "convs", part)

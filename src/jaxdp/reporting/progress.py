@@ -73,7 +73,7 @@ def print_outcome(
     elif trained.status == "diverged":
         saved = "there is no checkpoint"
         if trained.last_saved is not None:
-            saved = f"the last checkpoint is that of step {trained.last_saved}"
+            saved = f"the last checkpoint is of step {trained.last_saved}"
         say(f"diverged: {trained.reason}; {saved}")
 
 

@@ -185,8 +185,8 @@ class _Launch:
         is_first = not self._width and width == self._config.workers
         if not width:
             needs = f"{self._capacity.cpus} CPUs and {self._capacity.gpus} GPUs"
-            room = f"the cluster has room for {sum(slots.values())} workers with {needs} each"
-            say(f"{room}; waiting until there is for {self._config.fewest}")
+            fits = f"the cluster can hold {sum(slots.values())} workers with {needs} each"
+            say(f"{fits}; waiting until there is for {self._config.fewest}")
         while not width and not self._signals:
             time.sleep(0.5)
             slots, width = self._fitting()
@@ -228,7 +228,7 @@ class _Launch:
         disturbed = self._widens or self._signals or attempt.lost or attempt.failures
         if width > self._width and not disturbed:
             self._widens = True
-            say("the cluster has room for more workers; all save and start again")
+            say("the cluster can hold more workers; all save and start again")
             attempt.send(signal.SIGTERM)
 
     def _starts_again(self, attempt: Supervisor, code: int) -> bool:

@@ -230,7 +230,7 @@ class Run:
             message += f" with other settings: {changed}" * bool(changed)
             if rollbacks := position.get("rollbacks"):  # of version 0.2
                 message += f"\nwarning: it went back {rollbacks} times, and each time halved its"
-                message += " learning rate, which is now that of the settings again"
+                message += " learning rate; now the rate of the settings holds again"
         elif not start and setup.initial_weights is not None:
             message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins

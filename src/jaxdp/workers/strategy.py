@@ -68,7 +68,7 @@ class OnWorkers(Single):
                 "strategy", self.name, "is started by one process, which starts its workers"
             )
         if self.num_devices > 1:
-            remedy = f"--strategy {self.name} takes --workers, each of which is one device"
+            remedy = f"--strategy {self.name} takes --workers; each is one device"
             raise ConfigError("devices", self.num_devices, remedy)
         super()._build()
         self.train_step = self._step

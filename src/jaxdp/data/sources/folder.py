@@ -193,7 +193,7 @@ def _labelled(
             raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
         unknown = ", ".join(name for name in present if name not in names)
         if unknown:
-            where = f"{folder} has classes of which {first} has no picture"
+            where = f"{folder} has classes without a picture in {first}"
             raise request.error(f"{where}: {unknown}")
         if missing := sorted({*classes, *names} - {*present}):
             warn(f"{folder} holds no picture of {some(missing)}")
