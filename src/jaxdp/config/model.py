@@ -28,7 +28,7 @@ class ModelConfig(Settings):
         None,
         """examples that share batch-norm statistics: every N consecutive of the global batch (ghost
         batch norm), all of it (SyncBN) or one replica's part, as in DistributedDataParallel. Only
-        with replica does the result depend on the number of devices (default: group:32, or the
+        with replica does a step depend on the number of devices (default: group:32, or the
         nearest number that divides the batch)""",
         metavar="{replica,global,group:N}",
         resume="start",
