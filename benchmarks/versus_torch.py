@@ -4,12 +4,15 @@
         [--write FILE]
 
 Models (from tests/reference, where logits and gradients agree), batches, loss and optimizer are the
-same, in float32, on this machine's CPU. jaxdp runs on one device and on two simulated ones; PyTorch
-eagerly with as many threads as cores, channels first and last, and with DistributedDataParallel in
-two processes of half the threads. Each side of a row is a process that compiles once and then waits
-for its turns, since a machine's speed drifts. A ratio is the median over rounds of the ratios
-within one round. Before a row is measured, both models must have the same number of parameters and,
-given the same weights, the same logits.
+same, in float32, on this machine's CPU, with the same allocator. jaxdp runs on one device and on
+two simulated ones. PyTorch runs eagerly and with torch.compile, channels first and last, with as
+many threads as cores, and compiled with DistributedDataParallel in two processes of half the
+threads. Each side of a row is a process that compiles once and then waits for its turns, since a
+machine's speed drifts. A ratio is the median over rounds of the ratios within one round; the best
+of a side may change from round to round. Before a row is measured, both models must have the same
+number of parameters and, given the same weights, the same logits.
+
+The table stands under the version of JAX, so that one sitting can write one for each.
 """
 
 import argparse
@@ -24,6 +27,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +44,13 @@ ROWS = {
     "U-Net base 16, 128x128, batch 8": ("unet", {"base_channels": 16}, 128, 8),
 }
 OURS = ("jaxdp single", "jaxdp pmap, 2 devices")
-THEIRS = ("torch channels first", "torch channels last", "torch DDP, 2 processes")
+EAGER = ("torch eager, channels first", "torch eager, channels last")
+COMPILED = (
+    "torch.compile, channels first",
+    "torch.compile, channels last",
+    "torch.compile, DDP, 2 processes",
+)
+THEIRS = (*EAGER, *COMPILED)
 CLASSES = {"pyramidnet": 10, "resnet": 10, "vgg": 10, "cnn": 10, "unet": 5}
 SECONDS, WARM_UP = 4.0, 2
 FEWEST_STEPS = 3  # of a measurement
@@ -74,26 +84,28 @@ def main() -> None:
     lines = [
         "| training step | "
         + " | ".join((*OURS, *THEIRS))
-        + " | single / best eager | pmap / DDP | best / best |",
+        + " | best / best eager | best / best | first step: jaxdp, torch.compile |",
         "|---" * (len(OURS) + len(THEIRS) + 4) + "|",
     ]
     for row in [name for name in ROWS if any(word in name for word in arguments.rows)]:
         subprocess.run([sys.executable, __file__, "--check", row], check=True)
-        lines.append(
-            f"| {row} | {' | '.join(cells_of(measure(row, arguments.rounds, arguments.seconds)))} |"
-        )
+        cells = cells_of(*measure(row, arguments.rounds, arguments.seconds))
+        lines.append(f"| {row} | {' | '.join(cells)} |")
     heading = (
-        f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s"
-        " bench -- versus_torch`."
+        f"Images per second, medians of {arguments.rounds} rounds; first step: seconds to import,"
+        " compile without a cache and run it. Written by `nox -s bench -- versus_torch`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.write:
-        tables.write(arguments.write, "versus_torch", text)
+        version = ".".join(importlib.metadata.version("jax").split(".")[:2])
+        tables.write(arguments.write, f"versus_torch, JAX {version}", text)
 
 
-def measure(row: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Returns images per second of each side in each round."""
+def measure(
+    row: str, rounds: int, seconds: float
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns images per second of each side in each round, and seconds to its first step."""
     speeds: dict[str, list[float]] = {side: [] for side in (*OURS, *THEIRS)}
     with contextlib.ExitStack() as cleanup:
         sides = {side: cleanup.enter_context(Side(row, side, seconds)) for side in speeds}
@@ -104,24 +116,25 @@ def measure(row: str, rounds: int, seconds: float) -> dict[str, list[float]]:
                     f"round {number + 1}: {row}, {side} {speeds[side][-1]:.1f} images/s",
                     file=sys.stderr,
                 )
-    return speeds
+        return speeds, {side: process.first_step for side, process in sides.items()}
 
 
-def cells_of(speeds: dict[str, list[float]]) -> list[str]:
+def cells_of(speeds: dict[str, list[float]], first_step: dict[str, float]) -> list[str]:
     """Returns the cells of a row: medians over the rounds of the speeds, and of their ratios within
-    a round.
+    a round, and seconds to the first step.
     """
 
-    def ratio(ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
+    def ratio(theirs: tuple[str, ...]) -> str:
         count = len(speeds[OURS[0]])
         each = [
-            max(speeds[side][i] for side in ours) / max(speeds[side][i] for side in theirs)
+            max(speeds[side][i] for side in OURS) / max(speeds[side][i] for side in theirs)
             for i in range(count)
         ]
         return f"**{statistics.median(each):.2f}**"
 
     medians = [f"{statistics.median(values):.1f}" for values in speeds.values()]
-    return [*medians, ratio(OURS[:1], THEIRS[:2]), ratio(OURS[1:], THEIRS[2:]), ratio(OURS, THEIRS)]
+    seconds = f"{first_step[OURS[0]]:.0f} s, {first_step[COMPILED[0]]:.0f} s"
+    return [*medians, ratio(EAGER), ratio(THEIRS), seconds]
 
 
 class Side(contextlib.AbstractContextManager):
@@ -130,12 +143,20 @@ class Side(contextlib.AbstractContextManager):
     def __init__(self, row: str, side: str, seconds: float) -> None:
         command = [sys.executable, __file__, "--one", row, side, "--seconds", str(seconds)]
         self._name = f"{row}, {side}"
-        # As jaxdp's commands do.
-        environment = os.environ | (large_pages.variables() if side in OURS else {})
+        # As jaxdp's commands do; both sides compile anew.
+        self._caches = tempfile.TemporaryDirectory()
+        caches = {
+            "JAX_COMPILATION_CACHE_DIR": self._caches.name,
+            "TORCHINDUCTOR_CACHE_DIR": self._caches.name,
+        }
+        environment = os.environ | large_pages.variables() | caches
+        start = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self._read()  # one after the other: a process that compiles would slow another down
+        self.first_step = time.perf_counter() - start
+        self._read()
 
     def turn(self) -> float:
         assert self._process.stdin is not None
@@ -153,16 +174,18 @@ class Side(contextlib.AbstractContextManager):
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._caches.cleanup()
 
 
 def serve(step: Callable[[], None], batch: int, seconds: float) -> None:
     """Warms a step up, and measures it for each line that comes in.
 
-    Prints images per second, and 0 when ready.
+    Prints images per second, before them 0 after the first step and when ready.
     """
-    for _ in range(WARM_UP):
-        step()
-    print(0, flush=True)
+    for steps in (1, WARM_UP):
+        for _ in range(steps):
+            step()
+        print(0, flush=True)
     for _ in sys.stdin:
         step()  # fills the caches again after the other side's turn
         print(images_per_second(step, batch, seconds), flush=True)
@@ -173,9 +196,10 @@ def create(row: tuple, side: str) -> Callable[[], None]:
     name, kwargs, size, batch = row
     if side in OURS:
         return jaxdp_step(name, kwargs, size, batch, devices=1 + OURS.index(side))
-    if side.startswith("torch DDP"):
+    if side == COMPILED[2]:
         return torch_ddp(name, kwargs, size, batch)
-    return torch_step(name, kwargs, size, batch, channels_last=side.endswith("last"))
+    last, compiled = side.endswith("last"), side in COMPILED
+    return torch_step(name, kwargs, size, batch, channels_last=last, compiled=compiled)
 
 
 def images_per_second(step: Callable[[], None], batch: int, seconds: float) -> float:
@@ -197,6 +221,7 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
 
     from jaxdp import models, tasks
     from jaxdp.config import TrainConfig
+    from jaxdp.data.augment import Preprocess
     from jaxdp.sharding.strategy import create_strategy
     from jaxdp.step import optim
     from jaxdp.step.state import Constants, create_train_state
@@ -209,7 +234,7 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
         class_names=tuple("0123456789"[:classes]),
     )
     optimizer = functools.partial(optim.create_optimizer, TrainConfig())
-    unchanged: Any = lambda batch, keys: dict(batch)  # noqa: E731
+    unchanged = Preprocess((0.0,) * 3, (1.0,) * 3)
     recipe = Recipe(task=task, optimizer=optimizer, preprocess=unchanged)
     strategy = create_strategy("single" if len(devices) == 1 else "pmap", recipe, devices)
     model = models.create(name, num_classes=classes, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
@@ -284,6 +309,7 @@ def torch_step(
     batch: int,
     *,
     channels_last: bool,
+    compiled: bool,
     threads: int | None = None,
     wrap: Callable = lambda model: model,
 ) -> Callable[[], None]:
@@ -298,6 +324,8 @@ def torch_step(
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
     )
+    if compiled:
+        model = torch.compile(model)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -310,9 +338,7 @@ def torch_step(
 
 
 def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> Callable[[], None]:
-    """Each of two processes computes half of the batch, with channels last, which is the faster
-    layout.
-    """
+    """Each of two processes computes half of the batch, compiled, with channels last."""
     multiprocessing: Any = importlib.import_module("torch.multiprocessing")
 
     with socket.socket() as found:
@@ -348,7 +374,8 @@ def ddp_process(
     )
     wrap = torch.nn.parallel.DistributedDataParallel
     threads = max((os.cpu_count() or 2) // 2, 1)
-    step = torch_step(name, kwargs, size, batch, channels_last=True, threads=threads, wrap=wrap)
+    layout: dict = {"channels_last": True, "compiled": True}
+    step = torch_step(name, kwargs, size, batch, **layout, threads=threads, wrap=wrap)
     with contextlib.suppress(EOFError):  # the parent has left
         while True:
             ends[rank].recv()

@@ -75,6 +75,12 @@ def test_what_happens_to_a_process_is_a_result(
     assert (found["status"], found["reason"]) == (status, reason)
 
 
+def test_the_comparison_with_pytorch_has_a_step() -> None:
+    import versus_torch
+
+    versus_torch.jaxdp_step("cnn", {}, 8, 4, devices=1)()
+
+
 def check(monkeypatch: pytest.MonkeyPatch, answers: Any, *flags: str) -> int:
     """Runs the check with measurements that end as `answers(name, arguments)` says."""
     import gpu_check
