@@ -113,6 +113,17 @@ def test_the_worst_predictions_are_shown_first(
         np.testing.assert_array_equal(picture[..., 0], IMAGES[index])
     with pytest.raises(jaxdp.ConfigError, match="there is no split 'tset' in arrays"):
         result.show_wrong(split="tset")
+    with pytest.raises(jaxdp.ConfigError, match="count must be at least 1"):
+        result.show_wrong(count=0)
+
+
+def test_a_loaded_result_of_arrays_asks_for_them_again(
+    result: jaxdp.Result, tmp_path: pathlib.Path
+) -> None:
+    loaded = jaxdp.load(result.save(tmp_path / "run"))
+    with pytest.raises(jaxdp.ConfigError, match="dataset=arrays: .* give the data again"):
+        loaded.evaluate()
+    assert loaded.evaluate(IMAGES, LABELS) == result.evaluate(IMAGES, LABELS)
 
 
 @pytest.mark.parametrize("task", ["segmentation", "regression"])

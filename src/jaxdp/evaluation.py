@@ -8,7 +8,7 @@ from jaxdp.components import open_data
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.opening import check_dataset, with_classes
-from jaxdp.data.sources import open_dataset
+from jaxdp.data.sources import names, open_dataset
 from jaxdp.objects import Objects
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import devices
@@ -45,6 +45,9 @@ def _in_form_of_run(
     """Returns the run's dataset, or another one with its class numbers and its normalization."""
     is_classifier = description.answer == "classification"
     if data is None:
+        if (config.dataset or "").partition(":")[0] not in names():
+            remedy = "is none that jaxdp opens itself: give the data again, or name its plugin"
+            raise ConfigError("dataset", config.dataset, remedy)
         dataset = open_data(config)[1]
     else:
         if isinstance(data, str):

@@ -238,8 +238,9 @@ class Result:
 
         setup, task = self._setup_for(data, targets), self._task
         found: Any = ()
-        if task.target:
-            raise ConfigError("", "", f"{task.name} has no pictures")
+        if task.target or count < 1:
+            problem = f"{task.name} has no pictures" if task.target else "count must be at least 1"
+            raise ConfigError("", "", problem)
         separate = instances.label_instances if self.description.instances else None
         for each in setup.chosen_splits(split):
             source = setup.source(each)
