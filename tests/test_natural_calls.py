@@ -121,7 +121,7 @@ def test_a_loaded_result_of_arrays_asks_for_them_again(
     result: jaxdp.Result, tmp_path: pathlib.Path
 ) -> None:
     loaded = jaxdp.load(result.save(tmp_path / "run"))
-    with pytest.raises(jaxdp.ConfigError, match="dataset=arrays: .* give the data again"):
+    with pytest.raises(jaxdp.ConfigError, match=r"dataset=arrays: .* give the data again"):
         loaded.evaluate()
     assert loaded.evaluate(IMAGES, LABELS) == result.evaluate(IMAGES, LABELS)
 
