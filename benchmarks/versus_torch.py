@@ -11,8 +11,6 @@ threads. Each side of a row is a process that compiles once and then waits for i
 machine's speed drifts. A ratio is the median over rounds of the ratios within one round; the best
 of a side may change from round to round. Before a row is measured, both models must have the same
 number of parameters and, given the same weights, the same logits.
-
-The table stands under the version of JAX, so that one sitting can write one for each.
 """
 
 import argparse
@@ -34,7 +32,7 @@ from typing import Any
 
 import tables
 
-from jaxdp.runtime import large_pages
+from jaxdp.runtime import malloc
 
 ROWS = {
     "PyramidNet 20 α48, 32x32, batch 64": ("pyramidnet", {"depth": 20, "alpha": 48}, 32, 64),
@@ -98,8 +96,7 @@ def main() -> None:
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.write:
-        version = ".".join(importlib.metadata.version("jax").split(".")[:2])
-        tables.write(arguments.write, f"versus_torch, JAX {version}", text)
+        tables.write(arguments.write, "versus_torch", text)
 
 
 def measure(
@@ -143,13 +140,13 @@ class Side(contextlib.AbstractContextManager):
     def __init__(self, row: str, side: str, seconds: float) -> None:
         command = [sys.executable, __file__, "--one", row, side, "--seconds", str(seconds)]
         self._name = f"{row}, {side}"
-        # As jaxdp's commands do; both sides compile anew.
+        # Both sides compile anew.
         self._caches = tempfile.TemporaryDirectory()
         caches = {
             "JAX_COMPILATION_CACHE_DIR": self._caches.name,
             "TORCHINDUCTOR_CACHE_DIR": self._caches.name,
         }
-        environment = os.environ | large_pages.variables() | caches
+        environment = os.environ | caches
         start = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -315,6 +312,7 @@ def torch_step(
 ) -> Callable[[], None]:
     torch: Any = importlib.import_module("torch")
 
+    malloc.keep_freed()  # as jaxdp does
     torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format

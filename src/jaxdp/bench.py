@@ -22,7 +22,7 @@ from jaxdp.config import (
 from jaxdp.config.values import BatchSizes, Counts
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.write import check_folder, no_link
-from jaxdp.runtime import large_pages, platform, trial
+from jaxdp.runtime import platform, trial
 from jaxdp.runtime.trial import Record
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
@@ -65,7 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with these arguments or the process's own; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["cell"]:
-        large_pages.restart()
         with ending("jaxdp.bench"):  # in which errors name flags
             _measure(json.load(sys.stdin))
         return 0

@@ -54,7 +54,7 @@ class CheckConfig(PartsConfig, OptimizationConfig):
     )
 
 
-@command(CheckConfig, "jaxdp.check", DESCRIPTION, restarts=False, steps=3)
+@command(CheckConfig, "jaxdp.check", DESCRIPTION, steps=3)
 def main(asked: CheckConfig) -> int:
     """Compares the runs and prints a table; returns 1 if they differ.
 

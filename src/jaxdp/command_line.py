@@ -17,7 +17,7 @@ from jaxdp.config import Settings, TrainConfig, conversion, facts_of, fields
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, closest, shown
-from jaxdp.runtime import large_pages, streams
+from jaxdp.runtime import streams
 
 Config = TypeVar("Config", bound=Settings)
 Fields = Mapping[str, "dataclasses.Field[Any]"]
@@ -221,22 +221,19 @@ def ending(prog: str) -> Iterator[Ending]:
 
 
 def command(
-    cls: type[Config], prog: str, description: str, *, restarts: bool = True, **options: Any
+    cls: type[Config], prog: str, description: str, **options: Any
 ) -> Callable[[Callable[[Config], int]], Callable[..., int]]:
     """Makes a command of a function from settings to an exit code.
 
     Args:
         cls: the settings of the command.
         prog: e.g. `jaxdp.train`.
-        restarts: whether the process may start again with large pages of memory.
         **options: of `parse`.
     """
 
     def decorate(function: Callable[[Config], int]) -> Callable[..., int]:
         @functools.wraps(function)
         def main(argv: Sequence[str] | None = None) -> int:
-            if restarts:
-                large_pages.restart()
             best_effort: Any = streams.BestEffortStream(sys.stderr)
             with contextlib.redirect_stderr(best_effort), ending(prog) as end:
                 words = sys.argv[1:] if argv is None else argv

@@ -39,7 +39,7 @@ class DevicesConfig(ProcessConfig):
     json: bool = setting(False, "print one line of JSON instead of a table")
 
 
-@command(DevicesConfig, "jaxdp.devices", DESCRIPTION, restarts=False, defaults_file=False)
+@command(DevicesConfig, "jaxdp.devices", DESCRIPTION, defaults_file=False)
 def main(config: DevicesConfig) -> int:
     """Shows all processes with their devices; every process but the first shows nothing."""
     platform.configure(config.devices)

@@ -46,7 +46,7 @@ class PlanConfig(TrainConfig):
     json: bool = setting(False, "print one line of JSON instead of text")
 
 
-@command(PlanConfig, "jaxdp.plan", DESCRIPTION, restarts=False)
+@command(PlanConfig, "jaxdp.plan", DESCRIPTION)
 def main(asked: PlanConfig) -> int:
     """Plans, and prints the plan."""
     try:

@@ -33,7 +33,7 @@ class ReportConfig(Settings):
     )
 
 
-@command(ReportConfig, "jaxdp.report", DESCRIPTION, restarts=False, defaults_file=False)
+@command(ReportConfig, "jaxdp.report", DESCRIPTION, defaults_file=False)
 def main(config: ReportConfig) -> int:
     """Writes the page, and returns the exit code."""
     from jaxdp.reporting import report_page

@@ -31,7 +31,7 @@ from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.progress import say, say_complete
 from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
-from jaxdp.runtime import platform, processes
+from jaxdp.runtime import malloc, platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.step.state import model_arrays
@@ -172,6 +172,7 @@ class Trainer:
         if outcome.was_complete and self._group.index == 0:
             remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
             say_complete(outcome, setup.config, remedy, always=self._progress)
+        malloc.return_freed()
         result = Result.of_training(setup, outcome)
         if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
             say(f"ended by SIGTERM after step {outcome.step}, which {run_dir} holds")

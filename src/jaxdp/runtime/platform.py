@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import compilation_cache
+from jaxdp.runtime import compilation_cache, malloc
 
 # Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
 # test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a
@@ -83,6 +83,13 @@ def configure(
     compilation_cache.enable()
     if started():
         return
+    if only_cpu():
+        import jax
+
+        malloc.keep_freed()
+        # The thread that calls a step of one device then allocates its memory, the main one from
+        # the heap.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     wanted = [*cpu_flags(precision), *(_DETERMINISTIC_FLAGS if deterministic else ())]
     if devices is not None:
         wanted.append(f"--{_HOST_DEVICES_FLAG}={devices}")

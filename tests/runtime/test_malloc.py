@@ -1,0 +1,61 @@
+"""Memory of a step is there for the next one, also in a script, unless the user decides on malloc."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jaxdp.runtime import malloc
+
+STEPS = """
+import resource
+
+import jaxdp
+
+jaxdp.available_devices()
+import jax
+import jax.numpy as jnp
+
+from jaxdp.runtime import malloc
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+
+
+images = jnp.ones(2**25)  # 128 MiB, 32,768 pages
+step = jax.jit(lambda images: images + 1)
+for _ in range(6):
+    result = step(images).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    result = step(images).block_until_ready()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+del result
+held = resident()
+malloc.return_freed()
+print(faults, held - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has mallopt")
+def test_steps_of_a_script_fault_no_pages_and_their_memory_can_be_returned() -> None:
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    faults, returned = map(int, done.stdout.split())
+    assert faults < 3_000
+    assert returned > 30_000
+
+
+@pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "MALLOC_ARENA_MAX"])
+def test_a_user_who_decides_on_malloc_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(malloc, "_call", lambda name, *arguments: called.append(name))
+    monkeypatch.setenv(name, "1")
+    malloc.keep_freed()
+    assert not called
+    monkeypatch.delenv(name)
+    malloc.keep_freed()
+    assert called
