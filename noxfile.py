@@ -282,11 +282,11 @@ def experiments(session: nox.Session) -> None:
 def notebooks(session: nox.Session) -> None:
     """Runs the notebooks from a clean kernel, tiny on a CPU.
 
-    `-- --real` runs them in full and keeps their outputs.
+    `-- --real` runs them in full and keeps their outputs. It needs a prepared CIFAR-10.
     """
     keep_what_is_compiled(session)
-    session.install(".", "nbconvert", "ipykernel")
     real = session.posargs == ["--real"]
+    session.install(".[tfds]" if real else ".", "nbconvert", "ipykernel")
     if not real:
         session.env["JAXDP_TINY"] = "1"
     for path in sorted(pathlib.Path("experiments/notebooks").glob("*.ipynb")):

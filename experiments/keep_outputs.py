@@ -35,6 +35,7 @@ def main() -> None:
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
+            data.pop("image/jpeg", None)  # Pillow's images come as a PNG as well
             if "image/png" in data:
                 data["image/png"] = packed("".join(data["image/png"]))
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -146,7 +146,8 @@ def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert all(cell["execution_count"] for cell in cells)
     assert not any(output["output_type"] == "error" for output in outputs)
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= 3, "samples, curves and predictions are shown"
     for cell in cells:
         ast.parse("".join(cell["source"]))
     text = notebook.read_text()
@@ -154,3 +155,11 @@ def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
         "a mark of unfinished work, or a picture that spells one"
     )
     assert not re.search(r"/(?:tmp|home|root|work|opt)/", text), "a path of the machine that ran it"
+
+
+def test_notebooks_install_alike() -> None:
+    """One first cell for all, and no badge while the repository has no public address."""
+    texts = [notebook.read_text() for notebook in NOTEBOOKS]
+    cells = [cell for text in texts for cell in json.loads(text)["cells"]]
+    assert len({"".join(cell["source"]) for cell in cells if "SOURCE = " in str(cell)}) == 1
+    assert all("SOURCE = " in text and "colab.research" not in text for text in texts)
