@@ -141,7 +141,7 @@ def test_photographs_are_turned_as_the_camera_was_held() -> None:
             r"--train-split \(not given\): .* has no training data \(its splits: test\); add or name",
         ),
         (TRAIN | {"test/a/x.txt": "x"}, {}, "--test-split test: .* has no example there"),
-        (TRAIN | classes("c", split="test/"), {}, "train has no picture: c$"),
+        (TRAIN | classes("c", split="test/"), {}, "without a picture in set/train: c$"),
         (
             classes("a", "b"),
             {"train_split": "train[:90%]"},
