@@ -405,7 +405,7 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
         ({"class_weights": "even"}, "class_weights=even: must be balanced, or a number"),
         (
             {"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}},
-            "is among task_kwargs, too",
+            "is also among task_kwargs",
         ),
         ({"early_stop": 3}, "early_stop=3: stops by validation data, and this dataset has none"),
         ({"early_stop": 0}, "early_stop=0: must be greater than 0"),
