@@ -301,7 +301,7 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
     elif fault == "cable pulled":
         chance.choice(begun.hosts).pull_cable()
         # 2 where the other one was not found yet; where no communication fails, JAX aborts.
-        expected = (FAILED, -signal.SIGABRT) if begun.steps_shown() else (FAILED, REFUSED)
+        expected = (FAILED, -signal.SIGABRT, *(() if begun.steps_shown() else (REFUSED,)))
     elif fault == "full disk":
         for pid in (
             {begun.process.pid, *children} if begun.hosts else children or [begun.process.pid]
@@ -355,7 +355,7 @@ def weather(
     print(f"storm: seed {seed}, {kills} kills, {' '.join(flags)}")
     chance, storm = random.Random(seed), Storm()
     # Of four starts that are killed one makes 5 steps at most, two 3, one none.
-    last = 8 + (2 if len(faults) == 1 else 8) * kills
+    last = 8 + (2 if len(faults) == 1 else 12) * kills
     flags = [*flags, "--steps", str(last)]
     whole = start(folder, 0, "whole", flags, processes)
     try:
