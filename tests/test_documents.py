@@ -80,6 +80,24 @@ def test_the_page_of_settings_is_current() -> None:
 
 GENERATED = re.compile(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", re.DOTALL)
 
+# What native writers would not write here, and the name that is on no package index.
+AVOIDED = re.compile(
+    r"(?:^|[.:!?] )Of \w|\b(?:besides?|in place of|tells?|told|whoever|somebody)\b|'jaxdp\[|, too\b",
+    re.MULTILINE,
+)
+
+
+def test_pages_are_in_plain_words() -> None:
+    """No phrase of `AVOIDED`, and no sentence of more than 30 words, outside code and tables."""
+    for page in PAGES:
+        if page.stem in ("CHANGELOG", "engineering-notes", "fault-tests"):
+            continue
+        text = re.sub(r"```.*?```", "", GENERATED.sub("", page.read_text()), flags=re.DOTALL)
+        assert not AVOIDED.findall(text), f"{page.name}: {AVOIDED.findall(text)}"
+        prose = re.sub(r"^(?:\||#|- |<|>).*$", ".\n", text, flags=re.MULTILINE)
+        for sentence in re.split(r"(?<=[.:;!?])\s|\n\n", prose):
+            assert len(sentence.split()) <= 30, f"{page.name}: {sentence}"
+
 
 def kept_accuracies() -> set[str]:
     """Returns the test accuracies in experiments/, as percentages."""
