@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from jaxdp.runtime import malloc
+from jaxdp.runtime import malloc, platform
 
 STEPS = """
 import resource
@@ -16,7 +17,7 @@ jaxdp.available_devices()
 import jax
 import jax.numpy as jnp
 
-from jaxdp.runtime import malloc
+from jaxdp.runtime import malloc, platform
 
 
 def resident():
@@ -59,3 +60,18 @@ def test_a_user_who_decides_on_malloc_is_left_alone(
     monkeypatch.delenv(name)
     malloc.keep_freed()
     assert called
+
+
+def test_a_jax_without_the_option_of_dispatch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def update(name: str, value: object) -> None:
+        asked.append(name)
+        raise AttributeError(name)
+
+    monkeypatch.setattr(jax.config, "update", update)
+    monkeypatch.setattr(platform, "started", lambda: False)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    platform.configure(None)
+    assert asked == ["jax_cpu_enable_async_dispatch"]

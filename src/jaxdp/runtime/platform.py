@@ -88,8 +88,9 @@ def configure(
 
         malloc.keep_freed()
         # The thread that calls a step of one device then allocates its memory, the main one from
-        # the heap.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        # the heap. JAX 0.10 to 0.12 have this option; without it a step is only slower.
+        with contextlib.suppress(AttributeError):
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
     wanted = [*cpu_flags(precision), *(_DETERMINISTIC_FLAGS if deterministic else ())]
     if devices is not None:
         wanted.append(f"--{_HOST_DEVICES_FLAG}={devices}")
