@@ -35,7 +35,7 @@ def assert_same_derivatives(
     jax.tree.map(compare, pull_back(cotangents), expected_pull_back(cotangents))
 
 
-def lowered(function: Any, platform: str, *shapes: jax.ShapeDtypeStruct) -> str:
+def lowered(function: Any, platform: str, *shapes: Any) -> str:
     return jax.jit(function).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -103,12 +103,37 @@ def test_a_convolution_has_the_gradients_that_jax_finds_itself(
     )
 
 
+def test_large_convolutions_are_trained_by_fewer_products() -> None:
+    settings: Any = ((1, 1), ((1, 1), (1, 1)))
+    x = jax.random.normal(jax.random.key(0), (32, 31, 34, 16))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 16, 17))
+
+    def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return convolution.convolve(x, kernel, *settings)
+
+    def is_convolved(platform: str, x: Any, kernel: Any) -> bool:
+        gradient = jax.grad(lambda *arrays: jnp.sum(convolve(*arrays)), (0, 1))
+        return "stablehlo.convolution" in lowered(gradient, platform, x, kernel)
+
+    assert_same_derivatives(
+        convolve,
+        lambda x, kernel: convolution.plain(x, kernel, *settings),
+        x / 32,  # sums over all pixels in the gradient of the kernel
+        kernel,
+    )
+    assert not is_convolved("cpu", x, kernel)
+    assert is_convolved("cuda", x, kernel)
+    half = (x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16))
+    for small in (half, (x[..., 1:], kernel[:, :, 1:]), (x, kernel[..., 2:]), (x[3:], kernel)):
+        assert is_convolved("cpu", *small)
+
+
 @pytest.mark.parametrize(
     ("platform", "constrained"), [("cuda", True), ("tpu", False), ("cpu", False)]
 )
 def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrained: bool) -> None:
     def loss(kernel: jax.Array, x: jax.Array) -> jax.Array:
-        return convolution.convolve(x, kernel, (1, 1), ((1, 1), (1, 1))).sum()
+        return jnp.sum(convolution.convolve(x, kernel, (1, 1), ((1, 1), (1, 1))))
 
     shapes = (
         jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32),

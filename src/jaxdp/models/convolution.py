@@ -4,6 +4,7 @@ Other platforms get the plain convolution and its gradient.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
+
+from jaxdp.models import winograd
 
 
 def convolve_nhwc(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
@@ -61,12 +64,12 @@ def convolve(
     strides: tuple[int, ...],
     padding: Any,
 ) -> Float[Array, "batch h w out"]:
-    """Convolves images with a gradient in the form that the platform computes fastest.
+    """Convolves images; a step that differentiates it computes it and its gradients in the form
+    that is fastest on the platform.
 
     For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms,
     sums of branches) in the memory order of a transposed array; an optimization barrier makes it
-    read the values that exist already. XLA:CPU also writes out the windows of one of the two
-    factors; for the one with fewer channels they take less memory.
+    read the values that exist already.
 
     On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the
     update, which then cannot write over the old parameters, and copies them.
@@ -84,40 +87,43 @@ def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Ar
 def _convolve_forward(
     x: Array, kernel: Array, strides: tuple[int, ...], padding: Any
 ) -> tuple[Array, tuple[Array, Array]]:
-    return plain(x, kernel, strides, padding), (x, kernel)
+    default = functools.partial(plain, strides=strides, padding=padding)
+    on_cpu = winograd.convolve if winograd.is_faster(x, kernel, strides, padding) else default
+    return _choose(on_cpu, default, x, kernel), (x, kernel)
+
+
+def _choose(on_cpu: Callable[..., Array], default: Callable[..., Array], *arrays: Array) -> Array:
+    if on_cpu is default:  # saves the time to trace both
+        return default(*arrays)
+    return jax.lax.platform_dependent(*arrays, cpu=on_cpu, default=default)
 
 
 def _convolve_backward(
     strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array
 ) -> tuple[Array, Array]:
     x, kernel = kept
+    forward = functools.partial(plain, strides=strides, padding=padding)
+
+    def of_image(kernel: Array, of_y: Array) -> Array:
+        return jax.linear_transpose(lambda x: forward(x, kernel), x)(of_y)[0]
 
     def of_kernel(x: Array, of_y: Array) -> Array:
-        (found,) = jax.linear_transpose(lambda kernel: plain(x, kernel, strides, padding), kernel)(
-            of_y
-        )
-        return found
-
-    def swapped(x: Array, of_y: Array) -> Array:
-        pads = [
-            (size - 1 - before, size - 1 - after)
-            for size, (before, after) in zip(kernel.shape, padding, strict=False)
-        ]
-        flipped = jax.lax.conv_general_dilated(
-            of_y, x, (1, 1), pads, dimension_numbers=("CHWN", "IHWO", "HWNC")
-        )
-        return flipped[::-1, ::-1].swapaxes(2, 3)
-
-    def on_cpu(x: Array, of_y: Array) -> Array:
-        compute = swapped if max(strides) == 1 and x.shape[-1] > of_y.shape[-1] else of_kernel
-        return compute(*jax.lax.optimization_barrier((x, of_y)))
-
-    (of_x,) = jax.linear_transpose(lambda x: plain(x, kernel, strides, padding), x)(of_y)
+        return jax.linear_transpose(lambda kernel: forward(x, kernel), kernel)(of_y)[0]
 
     def on_cuda(x: Array, of_y: Array) -> Array:
         return with_layout_constraint(of_kernel(x, of_y), Layout(tuple(range(kernel.ndim))))
 
-    return of_x, jax.lax.platform_dependent(x, of_y, cpu=on_cpu, cuda=on_cuda, default=of_kernel)
+    def on_cpu(x: Array, of_y: Array) -> Array:
+        return of_kernel(*jax.lax.optimization_barrier((x, of_y)))
+
+    image_on_cpu, kernel_on_cpu = (
+        (winograd.image_gradient, winograd.kernel_gradient)
+        if winograd.is_faster(x, kernel, strides, padding)
+        else (of_image, on_cpu)
+    )
+    return _choose(image_on_cpu, of_image, kernel, of_y), jax.lax.platform_dependent(
+        x, of_y, cpu=kernel_on_cpu, cuda=on_cuda, default=of_kernel
+    )
 
 
 convolve.defvjp(_convolve_forward, _convolve_backward)

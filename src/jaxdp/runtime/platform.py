@@ -19,6 +19,8 @@ from jaxdp.runtime import compilation_cache, malloc
 _FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 # YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
 _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
+# In 0.10 it is slow for products of matrices, too, such as those of `models.winograd`.
+_WITHOUT_PRODUCTS = f"{_WITHOUT_CONVOLUTIONS},-individual_dot"
 # From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library,
 # which is NaN in bfloat16 (PyramidNet, ResNet).
 _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
@@ -27,7 +29,7 @@ _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
 # an older code generator, which aborts the process at a barrier.
 _BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
 _CPU_FLAGS: dict[str, tuple[str, ...]] = {
-    "0.10.2": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
+    "0.10.2": (_WITHOUT_PRODUCTS, _BARRIERS),
     "0.12.0.1": (_WITHOUT_CONVOLUTIONS,),
 }
 HALF_PRECISION = ("bfloat16", "float16")
