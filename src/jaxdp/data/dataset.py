@@ -197,6 +197,11 @@ class DatasetInfo:
     pixel_range: tuple[float, float] | None = None
     instances: bool = False
 
+    @property
+    def answer(self) -> str:
+        """The task of the three here that predicts in the same form: classes, masks or images."""
+        return self.kind or self.task
+
     def stored_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns mean and standard deviation per channel, as pixels are stored."""
         low, high = self.pixel_range or (0.0, 255.0)
@@ -214,11 +219,6 @@ class Description(DatasetInfo):
     def final_split(self) -> str:
         """The split that gives the result: test, or validation if there are no test data."""
         return "test" if "test" in self.examples else "validation"
-
-    @property
-    def answer(self) -> str:
-        """The task of the three here that predicts in the same form: classes, masks or images."""
-        return self.kind or self.task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,6 +285,6 @@ class Dataset(DatasetInfo):
             "targets": ((*grid, self.num_classes), np.uint8),
         }
         # For a plugin's task, the fields may be known only when its kind is.
-        field = TARGET_FIELDS.get(self.kind or self.task)
+        field = TARGET_FIELDS.get(self.answer)
         weights = {"border_weights": (grid, np.float16)} if self.instances else {}
         return images | ({field: targets[field]} if field else {}) | weights

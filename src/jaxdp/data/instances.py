@@ -87,10 +87,9 @@ def targets(
     apart = np.add(*distances(real))
     classes = np.where(apart <= BORDER_WIDTH, BORDER, np.where(real > 0, CELL, BACKGROUND))
     weights = W0 * np.exp(-(apart**2) / (2 * SIGMA**2))
-    size = (objects.shape[0], objects.shape[1])
     return (
-        pad(classes.astype(np.uint8), size, value=IGNORE_LABEL),
-        pad(weights.astype(np.float16), size, value=0),
+        pad(classes.astype(np.uint8), objects.shape, value=IGNORE_LABEL),
+        pad(weights.astype(np.float16), objects.shape, value=0),
     )
 
 

@@ -82,7 +82,7 @@ def count_classes(
         BadExample: for a mask that cannot be read, unless bad examples are left out.
     """
     config, name = request.config, dataset.name
-    values, task = config.mask_values, dataset.kind or dataset.task
+    values, task = config.mask_values, dataset.answer
     if values is not None and task != "segmentation":
         remedy = f"is for segmentation, not for {task}; leave it out"
         raise ConfigError("mask_values", str(values), remedy)
@@ -204,8 +204,8 @@ def _sample(
             sizes.setdefault((part.shape[0], part.shape[1]), split.name(index))
             whole = part if whole is None else whole.add(part)
         elif not request.skip:
-            wanted = (*part.shape[:2], whole.shape[-1])
-            problem = f"its images have the shape {part.shape}, not {wanted}"
+            wanted = f"not {(*part.shape[:2], whole.shape[-1])}"
+            problem = f"its images have the shape {part.shape}, {wanted}"
             raise BadExample(split.name(index), problem)
     assert whole is not None
     if constant:

@@ -137,7 +137,7 @@ class Resize:
         return np.pad(resized, bars + [(0, 0)] * (pixels.ndim - 2))
 
 
-def resize_to(pixels: np.ndarray, size: Size, *, nearest: bool = False) -> np.ndarray:
+def resize_to(pixels: np.ndarray, size: tuple[int, ...], *, nearest: bool = False) -> np.ndarray:
     """Returns (H, W, C) or (H, W) at another size: antialiased bilinear, or the nearest pixel, as
     masks need it.
     """
@@ -156,7 +156,7 @@ def resize_to(pixels: np.ndarray, size: Size, *, nearest: bool = False) -> np.nd
     return np.asarray(image.resize(width_height, method)).reshape(*size, *pixels.shape[2:])
 
 
-def pad(pixels: np.ndarray, size: Size, *, value: int | None = None) -> np.ndarray:
+def pad(pixels: np.ndarray, size: tuple[int, ...], *, value: int | None = None) -> np.ndarray:
     """Returns (H, W, ...) padded to `size` at the bottom and right: mirrored, as often as it takes,
     or with a value.
     """
@@ -177,7 +177,7 @@ def plan_resize(
     Args:
         sizes: of all images; none if headers do not say them.
     """
-    asked = Resize.of(config, dataset.kind or dataset.task)
+    asked = Resize.of(config, dataset.answer)
     if asked is not None or not sizes:
         return asked, dataset
     if dataset.task == "segmentation":
