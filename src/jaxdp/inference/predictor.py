@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float32
-from PIL import Image
+from jaxtyping import Float32
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
@@ -135,8 +134,7 @@ class Predictor:
             image, shape, cutter = pending.popleft()
             if cutter is not None:
                 answer = cutter.blend(shape, itertools.chain([answer], answers))
-            if cutter is not None and shape[:2] != image.shape[:2]:
-                answer = _resize_answer(answer, image.shape[:2])
+                answer = resize_to(answer, image.shape[:2])
             yield image, answer
 
     def _checked(self, image: np.ndarray) -> Pixels:
@@ -163,8 +161,7 @@ class Predictor:
     @functools.cached_property
     def _fit(self) -> Resize:
         """How a classifier's images are made the size at which the model was trained."""
-        text = self.config.image_size
-        fit = Resize.parse(text) if text else None
+        fit = Resize.of(self.config, "classification")
         return fit if fit is not None and fit.size == self._trained else Resize(self._trained)
 
     def _compute(self, images: np.ndarray, shards: int) -> Any:
@@ -204,13 +201,3 @@ class Predictor:
         if self._normalize_first:
             mean, std = np.zeros_like(mean), np.ones_like(std)
         return reach.measure(self._network, self._plain.fit, mean.tolist(), std.tolist())
-
-
-def _resize_answer(
-    answer: Float[np.ndarray, "h w outputs"], size: tuple[int, ...]
-) -> Float[np.ndarray, "height width outputs"]:
-    def resize(output: np.ndarray) -> np.ndarray:
-        layer = Image.fromarray(np.ascontiguousarray(output))
-        return np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR))
-
-    return np.stack([resize(output) for output in np.moveaxis(answer, -1, 0)], axis=-1)
