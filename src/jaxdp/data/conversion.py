@@ -9,7 +9,6 @@ from PIL import Image
 
 from jaxdp.data.dataset import DTYPES, BadExample
 
-_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 _AS_FLOAT = ("int8", "int16", "float16", "float64")
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
 
@@ -104,4 +103,4 @@ def dtype_of_mode(mode: str) -> str:
 
 def is_grey(image: Image.Image) -> bool:
     """Returns whether a picture has no colour, by its mode."""
-    return image.mode in _GREY_MODES or image.mode.startswith("I;16")
+    return Image.getmodebase(image.mode) == "L"

@@ -8,10 +8,7 @@ from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 
-SUFFIXES = (
-    *(".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm"),
-    *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
-)
+SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split()
 
 # Suffixes of pictures that are not read.
 _UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
@@ -60,8 +57,8 @@ def warn_of_unread(folder: pathlib.Path) -> None:
     count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
     if kinds:
-        known = " ".join(SUFFIXES)
-        warn(f"{folder}: {', '.join(kinds)} are not read; save them as one of {known}")
+        known = f"save them as one of {' '.join(SUFFIXES)}"
+        warn(f"{folder}: {', '.join(kinds)} are not read; {known}")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

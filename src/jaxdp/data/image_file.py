@@ -102,6 +102,11 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
 
+def pictures_in(path: pathlib.Path, choice: str | None) -> list[Picture]:
+    """Returns the images in a file: the pages of a TIFF file."""
+    return pages_of(path, read_header(path, choice) if is_tiff(path) else None, choice)
+
+
 def planes_of(picture: Picture) -> tuple[tiff.Plane, ...]:
     """Returns the images in the file of an image, if it is TIFF."""
     with contextlib.suppress(Exception):  # a photograph may be named .tif
@@ -138,9 +143,9 @@ def read_image(
     grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + transparent
     pixels = convert(image, channels, where, transparent=transparent)
     if dtype is not None and pixels.dtype != dtype:
-        bits, wanted = (np.dtype(each).itemsize * 8 for each in (pixels.dtype, dtype))
-        problem = f"has {bits} bits a channel ({pixels.dtype}), not {wanted} ({dtype})"
-        raise BadExample(where, f"{problem}; convert all images to one depth")
+        held = f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype})"
+        wanted = f"not {np.dtype(dtype).itemsize * 8} ({dtype})"
+        raise BadExample(where, f"{held}, {wanted}; convert all images to one depth")
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise BadExample(where, NOT_FINITE)
     if channels is not None and pixels.shape[2] != channels:
@@ -180,7 +185,7 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
         return image[..., 0] if image.shape[2] == 1 else image
     if image.mode == "P" and values is not None and values.colours:
         return np.asarray(image.convert("RGB"))
-    if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
+    if len(image.getbands()) == 1:
         return np.asarray(image)
     return np.asarray(image.convert("RGBA" if transparent else "RGB"))
 

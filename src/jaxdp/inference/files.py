@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
-from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_header
+from jaxdp.data.image_file import Picture, pictures_in
 from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
@@ -83,13 +83,8 @@ def find(
     return [
         ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]), name)
         for file, name in found.values()
-        for picture in pictures(file, tiff)
+        for picture in pictures_in(file, tiff)
     ]
-
-
-def pictures(path: pathlib.Path, tiff: str | None) -> list[Picture]:
-    """Returns the images in a file: the pages of a TIFF file."""
-    return pages_of(path, read_header(path, tiff) if is_tiff(path) else None, tiff)
 
 
 def check_names(files: Iterable[ImageFile], *, whole: bool = False) -> None:

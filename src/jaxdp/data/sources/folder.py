@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxdp.config import DataConfig
-from jaxdp.data import image_file, sources
+from jaxdp.data import sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_unread
-from jaxdp.data.image_file import Header, Picture, pages_of, read_header
+from jaxdp.data.image_file import Header, Picture, pages_of, pictures_in, read_header
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
 from jaxdp.data.splits import name_splits, usual_names
@@ -129,10 +129,8 @@ def _rows(file: File, headers: Mapping[Path, Header | None], config: DataConfig)
     images = [] if image is None else pages_of(image, headers[image], config.tiff)
     if isinstance(target, int):
         return [(page, target) for page in images]
-    masks: list[Picture] = []
-    if target is not None:  # all planes of a stack, whatever its metadata say
-        header = read_header(target, "pages") if image_file.is_tiff(target) else None
-        masks = pages_of(target, header, "pages")
+    # All planes of a stack, whatever its metadata say.
+    masks = [] if target is None else pictures_in(target, "pages")
     if image is None:
         return [(page, "is a mask without an image of the same name") for page in masks]
     if target is None:
@@ -183,7 +181,7 @@ def _labelled(
     """Returns the files of each folder with their labels, and the names of the classes, which the
     first folder decides.
     """
-    files: dict[str, list[File]] = {split: [] for split in folders}
+    files: dict[str, list[File]] = {}
     names, first = tuple[str, ...](), next(iter(folders.values()))
     for split, folder in folders.items():
         classes = {name: find_images(folder / name) for name in _subfolders(folder)}
