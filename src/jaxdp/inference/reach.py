@@ -21,11 +21,12 @@ _ROUNDING = 1e-6
 _TOLERANCE = 0.01
 
 Network = Callable[[np.ndarray], Any]
+Fit = Callable[[int], tuple[int, int]]
 
 
 def measure(
     network: Network,
-    fit: Callable[[int], tuple[int, int]],
+    fit: Fit,
     mean: Sequence[float],
     std: Sequence[float],
 ) -> int | None:
@@ -70,7 +71,7 @@ def measure(
 
 def _is_whole(
     network: Network,
-    fit: Callable[[int], tuple[int, int]],
+    fit: Fit,
     images: np.ndarray,
     answers: Float[np.ndarray, "batch h w outputs"],
     reach: int,

@@ -24,7 +24,11 @@ from jaxdp.step.state import TrainState, model_arrays
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
 
 
-def read_weights(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+# Arrays by name, and whether `export` wrote them.
+Weights = tuple[dict[str, np.ndarray], bool]
+
+
+def read_weights(path: str | pathlib.Path) -> Weights:
     """Returns arrays by name, and whether `export` wrote them.
 
     Raises:
@@ -44,18 +48,18 @@ def read_weights(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], bool]
         raise ConfigError("weights", path, f"cannot be read: {reason}") from error
 
 
-def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+def _read_safetensors(path: pathlib.Path) -> Weights:
     with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         return arrays, (file.metadata() or {}).get("format") == "jaxdp"
 
 
-def _read_npz(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+def _read_npz(path: pathlib.Path) -> Weights:
     with open_npz(path) as file:
         return {name: read_array(file, name) for name in file.files}, False
 
 
-def _read_torch(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+def _read_torch(path: pathlib.Path) -> Weights:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError:

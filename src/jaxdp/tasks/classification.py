@@ -10,9 +10,10 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxdp.registry import ConfigError
-from jaxdp.tasks.task import Batch, Losses, Task, check_class_weights, register
+from jaxdp.tasks.task import Batch, BatchSums, Losses, Task, check_class_weights, register
 
 TOP = 5
+Logits = Float[Array, "batch classes"]
 
 
 @register("classification")
@@ -49,7 +50,7 @@ class Classification(Task):
             raise ConfigError("task_kwargs", given, "must be at least 0 and below 1")
         check_class_weights(self.class_weights, self.num_classes)
 
-    def losses(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
+    def losses(self, outputs: Logits, batch: Batch) -> Losses:
         """Returns the training loss of each example.
 
         Where images are mixed, so are labels (Zhang et al. 2018, section 2).
@@ -59,7 +60,7 @@ class Classification(Task):
             targets *= jnp.asarray(self.class_weights)
         return optax.softmax_cross_entropy(outputs, targets)
 
-    def divisors(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
+    def divisors(self, outputs: Logits, batch: Batch) -> Losses:
         """Returns the class weight of each example; their mean divides the mean loss."""
         if not self.class_weights:
             return jnp.ones(len(outputs))
@@ -73,9 +74,7 @@ class Classification(Task):
             targets = (1 - share) * targets + share * partners
         return targets
 
-    def sums(
-        self, outputs: Float[Array, "batch classes"], batch: Batch, *, training: bool
-    ) -> dict[str, Float[Array, "..."]]:
+    def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
         labels: Int[Array, "batch"] = batch["labels"]
         weights = batch["weights"]
         losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)

@@ -94,10 +94,12 @@ class LossTask(Task):
         return sums
 
     def metrics(self, sums: Sums) -> dict[str, float]:
-        names = [name for name in sums if name.startswith(_EXTRA)]
-        extra = {name: float(ratio(sums[name], sums["examples"])) for name in names}
-        own = super().metrics(sums)
-        return own | {name.removeprefix(_EXTRA): value for name, value in extra.items()}
+        extra = {
+            name.removeprefix(_EXTRA): float(ratio(sums[name], sums["examples"]))
+            for name in sums
+            if name.startswith(_EXTRA)
+        }
+        return super().metrics(sums) | extra
 
     def _per_example(self, outputs: Array, targets: Array) -> dict[str, Losses]:
         """Returns the losses, and what the function returns with them."""

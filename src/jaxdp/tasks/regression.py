@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdp.registry import ConfigError
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, Losses, Sums, Task, check_choice, register
+from jaxdp.tasks.task import Batch, BatchSums, Losses, Sums, Task, check_choice, register
 
 LOSSES = ("l2", "l1", "huber")
 
@@ -55,12 +55,8 @@ class Regression(Task):
         return jnp.mean(losses, (1, 2, 3))
 
     def sums(
-        self,
-        outputs: Float[Array, "batch h w channels"],
-        batch: Batch,
-        *,
-        training: bool,
-    ) -> dict[str, Float[Array, "..."]]:
+        self, outputs: Float[Array, "batch h w channels"], batch: Batch, *, training: bool
+    ) -> BatchSums:
         errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
         weights = batch["weights"]
         return {

@@ -16,6 +16,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
     Batch,
+    BatchSums,
     Losses,
     Sums,
     Task,
@@ -26,6 +27,7 @@ from jaxdp.tasks.task import (
 )
 
 LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
+Logits = Float[Array, "batch h w classes"]
 
 
 @register("segmentation")
@@ -77,14 +79,14 @@ class Segmentation(Task):
             remedy = f"is for loss=cross_entropy; with {self.loss} use image"
             raise ConfigError("task_kwargs", {"weighted_over": "batch"}, remedy)
 
-    def losses(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
+    def losses(self, outputs: Logits, batch: Batch) -> Losses:
         masks, counted, weights = self._targets(outputs, batch)
         if self._pools:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
             return jnp.mean(weights * losses, (1, 2))
         return self._loss(outputs, masks, counted, weights)
 
-    def divisors(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
+    def divisors(self, outputs: Logits, batch: Batch) -> Losses:
         """Returns the mean weight of each image's pixels, where the batch shares the divisor of the
         loss, and otherwise 1.
         """
@@ -110,13 +112,7 @@ class Segmentation(Task):
             weights += center_crop(batch["border_weights"], masks.shape[1:3])
         return masks, counted, jnp.where(counted, weights, 0.0)
 
-    def sums(
-        self,
-        outputs: Float[Array, "batch h w classes"],
-        batch: Batch,
-        *,
-        training: bool,
-    ) -> dict[str, Float[Array, "..."]]:
+    def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
         masks, counted, _ = self._targets(outputs, batch)
         weights = batch["weights"]
         # Without weights of classes or borders, so that runs can be compared.

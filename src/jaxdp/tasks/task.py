@@ -15,6 +15,8 @@ from jaxdp.registry import ConfigError, Registry, check_keywords, nearest
 
 Batch = Mapping[str, Array]
 Losses = Float[Array, "batch"]
+# What `sums` of the tasks here return.
+BatchSums = dict[str, Float[Array, "..."]]
 Sums = Mapping[str, Any]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdp.data.augment.pixels import rectangle
-from jaxdp.data.augment.words import Example, Mixing, Number, RandomKey, register
+from jaxdp.data.augment.words import Example, Mixed, Mixing, Number, RandomKey, register
 
 _QUANTILES = 4096
 
@@ -26,9 +26,7 @@ class Mixup(Mixing):
 
     alpha: Number = 0.2
 
-    def mix(
-        self, example: Example, partner: Example, key: RandomKey
-    ) -> tuple[Array, Float[Array, ""]]:
+    def mix(self, example: Example, partner: Example, key: RandomKey) -> Mixed:
         share = draw_share(self.alpha, key)
         return (1 - share) * example["images"] + share * partner["images"], share
 
@@ -45,9 +43,7 @@ class Cutmix(Mixing):
 
     alpha: Number = 1
 
-    def mix(
-        self, example: Example, partner: Example, key: RandomKey
-    ) -> tuple[Array, Float[Array, ""]]:
+    def mix(self, example: Example, partner: Example, key: RandomKey) -> Mixed:
         share_key, place_key = jax.random.split(key)
         size = example["images"].shape[:2]
         sides = jnp.array(size) * jnp.sqrt(draw_share(self.alpha, share_key))

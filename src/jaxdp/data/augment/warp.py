@@ -28,8 +28,9 @@ from jaxdp.data.augment.words import (
     require,
 )
 
-# Rows and columns in the original, in pixels.
-Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]
+# Rows, or columns, in the original, in pixels.
+Coordinates = Float[Array, "h w"]
+Positions = tuple[Coordinates, Coordinates]
 
 
 class Warp(Augmentation):
@@ -69,7 +70,7 @@ class Shift(Warp):
 
     def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
-        rows, columns = _grid(height, width)
+        rows, columns = jnp.indices((height, width), jnp.float32)
         return rows - offset[0], columns - offset[1]
 
 
@@ -135,14 +136,12 @@ class Elastic(Warp):
         nothing = jnp.zeros(())
         stripes = sum((down[i, :, None, None] * coarse[i] for i in range(3)), nothing)
         fine = sum((right[i, :, None] * stripes[:, None, i] for i in range(3)), nothing)
-        rows, columns = _grid(height, width)
+        rows, columns = jnp.indices((height, width), jnp.float32)
         return rows + fine[..., 0], columns + fine[..., 1]
 
 
 def sample_bilinear(
-    image: Float[Array, "height width channels"],
-    rows: Float[Array, "h w"],
-    columns: Float[Array, "h w"],
+    image: Float[Array, "height width channels"], rows: Coordinates, columns: Coordinates
 ) -> Float[Array, "h w channels"]:
     """Interpolates an image at fractional positions.
 
@@ -154,7 +153,7 @@ def sample_bilinear(
     top, left = jnp.floor(rows), jnp.floor(columns)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
 
-    def tap(row: Float[Array, "h w"], column: Float[Array, "h w"]) -> Float[Array, "h w channels"]:
+    def tap(row: Coordinates, column: Coordinates) -> Float[Array, "h w channels"]:
         return pixels[_mirror(row, height) * width + _mirror(column, width)]
 
     upper = (1 - right) * tap(top, left) + right * tap(top, left + 1)
@@ -163,7 +162,7 @@ def sample_bilinear(
 
 
 def sample_nearest(
-    mask: Shaped[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
+    mask: Shaped[Array, "height width"], rows: Coordinates, columns: Coordinates
 ) -> Shaped[Array, "h w"]:
     """Returns the pixels of a mask that are nearest to fractional positions.
 
@@ -181,17 +180,10 @@ _SAMPLERS = {
 }
 
 
-def _mirror(index: Float[Array, "h w"], size: int) -> Int[Array, "h w"]:
+def _mirror(index: Coordinates, size: int) -> Int[Array, "h w"]:
     """Maps whole numbers beyond 0 .. size - 1 back inside: -1 to 0, -2 to 1, size to size - 1."""
     index = index.astype(jnp.int32) % (2 * size)
     return jnp.minimum(index, 2 * size - 1 - index)
-
-
-def _grid(height: int, width: int) -> Positions:
-    rows, columns = jnp.meshgrid(
-        jnp.arange(height, dtype=jnp.float32), jnp.arange(width, dtype=jnp.float32), indexing="ij"
-    )
-    return rows, columns
 
 
 def _cubic_weights(size: int) -> Float[Array, "size 3"]:
@@ -210,7 +202,7 @@ def _map_affine(
     """Multiplies each pixel's (row, column), counted from the centre of the image, by the matrix,
     and adds the offset.
     """
-    rows, columns = _grid(height, width)
+    rows, columns = jnp.indices((height, width), jnp.float32)
     down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
     moved_down = matrix[0, 0] * down + matrix[0, 1] * right + offset[0]
     moved_right = matrix[1, 0] * down + matrix[1, 1] * right + offset[1]
@@ -219,7 +211,7 @@ def _map_affine(
 
 def _rotation(angle: Float[Array, ""]) -> Float[Array, "2 2"]:
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    return jnp.stack([jnp.stack([cosine, -sine]), jnp.stack([sine, cosine])])
+    return jnp.array([[cosine, -sine], [sine, cosine]])
 
 
 def _product(left: Float[Array, "2 2"], right: Float[Array, "2 2"]) -> Float[Array, "2 2"]:

@@ -17,6 +17,7 @@ Example = dict[str, Array]
 Number = float | int
 RandomKey = Key[Array, ""]
 Shape = tuple[int, int, int]  # height, width, channels
+Mixed = tuple[Array, Float[Array, ""]]  # an image, and the partner's share in it
 # Fields of an example that lie on the grid of its image.
 DENSE = ("masks", "border_weights", "targets")
 
@@ -57,9 +58,7 @@ class Mixing(Augmentation):
         return example
 
     @abc.abstractmethod
-    def mix(
-        self, example: Example, partner: Example, key: RandomKey
-    ) -> tuple[Array, Float[Array, ""]]:
+    def mix(self, example: Example, partner: Example, key: RandomKey) -> Mixed:
         """Returns the mixed image and the partner's share in it, from 0 to 1."""
 
 
