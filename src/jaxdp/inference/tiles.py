@@ -127,10 +127,6 @@ class Tiles:
         exact = shape[:2] == self._exact
         return self.side(shape[0], exact=exact), self.side(shape[1], exact=exact)
 
-    def count(self, shape: tuple[int, ...]) -> int:
-        rows, columns = self.sides(shape)
-        return len(rows.starts) * len(columns.starts)
-
     def cut(
         self, image: Shaped[np.ndarray, "height width channels"]
     ) -> Iterator[Shaped[np.ndarray, "h w channels"]]:

@@ -14,14 +14,12 @@ import numpy as np
 
 from jaxdp.config import DataConfig, settings_with
 from jaxdp.data.dataset import (
-    IGNORE_LABEL,
     TARGET_FIELDS,
     ArraySource,
     BadExample,
     Dataset,
     Description,
     Example,
-    Source,
 )
 from jaxdp.data.opening import check_dataset, open_found
 from jaxdp.data.request import Request
@@ -105,8 +103,8 @@ def read_settings(settings: Mapping[str, Any]) -> DataConfig:
     Raises:
         ConfigError: for the first that does not fit.
     """
-
-    def plain(value: Any) -> Any:
-        return value.item() if isinstance(value, np.generic) else value
-
-    return DataConfig.of(**{name: plain(value) for name, value in settings.items()})
+    plain = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in settings.items()
+    }
+    return DataConfig.of(**plain)

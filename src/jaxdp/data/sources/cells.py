@@ -90,11 +90,9 @@ def _numbered(number: int, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
     return image, numbered(cells)
 
 
-def draw(
-    seed: int, number: int, size: int = SIZE, *, sparse: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns an image, uint8 (size, size, 1), and the number of the cell at each pixel, uint8
-    (size, size), 0 for none.
+def draw(seed: int, number: int, *, sparse: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an image, uint8 (96, 96, 1), and the number of the cell at each pixel, uint8
+    (96, 96), 0 for none.
 
     A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there
     is no gap.
@@ -102,16 +100,16 @@ def draw(
     import scipy.ndimage  # 0.1 s, which other runs do without
 
     rng = np.random.default_rng((seed, number))
-    y, x = (axis + 0.5 for axis in np.mgrid[:size, :size].astype(np.float32))
-    cells, light = np.zeros((size, size), np.uint8), np.zeros((size, size), np.float32)
-    centres = rng.uniform(0, size, (rng.integers(3), 2)) if sparse else _centres(rng, size)
+    y, x = (axis + 0.5 for axis in np.mgrid[:SIZE, :SIZE].astype(np.float32))
+    cells, light = np.zeros((SIZE, SIZE), np.uint8), np.zeros((SIZE, SIZE), np.float32)
+    centres = rng.uniform(0, SIZE, (rng.integers(3), 2)) if sparse else _centres(rng)
     for number_of_cell, (centre_y, centre_x) in enumerate(centres, 1):
         box, distance = _distance(rng, y, x, centre_y, centre_x)
         inside = (distance < 1) & (cells[box] == 0)
         cells[box][inside] = number_of_cell
         # A stained cell is brighter in its middle, where it is thicker, and granular.
         brightness = rng.uniform(0.35, 1.0)
-        grain = 1 + 0.12 * _smooth_noise(rng, size, 24)
+        grain = 1 + 0.12 * _smooth_noise(rng, 24)
         light[box] += (
             inside
             * brightness
@@ -119,9 +117,9 @@ def draw(
             * grain[box]
         )
     angle = rng.uniform(0, 2 * np.pi)
-    across = np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)
+    across = np.cos(angle) * (x / SIZE - 0.5) + np.sin(angle) * (y / SIZE - 0.5)
     illumination = 1 + across * rng.uniform(0.2, 0.9)
-    haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, size, 3))
+    haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, 3))
     # The image is mirrored beyond its border.
     blurred: Any = scipy.ndimage.gaussian_filter(light, _FOCUS, output=np.float64, radius=3)
     photons = np.clip(illumination * (blurred + haze), 0, None) * rng.uniform(60, 160)
@@ -139,8 +137,7 @@ def numbered(cells: np.ndarray) -> np.ndarray:
 
     found = cells.astype(np.int32)
     for number in np.unique(cells[cells > 0]):
-        labelled: Any = scipy.ndimage.label(cells == number)
-        parts: np.ndarray = labelled[0]
+        parts: Any = scipy.ndimage.label(cells == number)[0]  # pyright: ignore
         for part in np.flatnonzero(np.bincount(parts.ravel()) < _SMALLEST_PART):
             inside = parts == part
             beside = found[scipy.ndimage.binary_dilation(inside) & ~inside & (found > 0)]
@@ -149,7 +146,7 @@ def numbered(cells: np.ndarray) -> np.ndarray:
     return found
 
 
-def _centres(rng: np.random.Generator, size: int) -> list[np.ndarray]:
+def _centres(rng: np.random.Generator) -> list[np.ndarray]:
     """Cells grow in clusters: most have a neighbour that they touch."""
     centres: list[np.ndarray] = []
     for _ in range(rng.integers(8, 15)):
@@ -160,7 +157,7 @@ def _centres(rng: np.random.Generator, size: int) -> list[np.ndarray]:
                 + reach * np.array([np.sin(angle), np.cos(angle)])
             )
         else:
-            centres.append(rng.uniform(0, size, 2))
+            centres.append(rng.uniform(0, SIZE, 2))
     return centres
 
 
@@ -186,15 +183,15 @@ def _distance(
     return (rows, columns), np.hypot(along, across / ratio) / (radius * outline)
 
 
-def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> np.ndarray:
-    """Returns noise of mean 0 and deviation about 1 at `cells` knots a side, linearly
+def _smooth_noise(rng: np.random.Generator, knots: int) -> np.ndarray:
+    """Returns noise of mean 0 and deviation about 1 at `knots` points a side, linearly
     interpolated.
     """
-    weights = _interpolation(size, cells)
-    return (weights @ rng.standard_normal((cells, cells)) @ weights.T).astype(np.float32)
+    weights = _interpolation(knots)
+    return (weights @ rng.standard_normal((knots, knots)) @ weights.T).astype(np.float32)
 
 
 @functools.cache
-def _interpolation(size: int, knots: int) -> np.ndarray:
-    positions = np.linspace(0, knots - 1, size)
+def _interpolation(knots: int) -> np.ndarray:
+    positions = np.linspace(0, knots - 1, SIZE)
     return np.clip(1 - np.abs(positions[:, None] - np.arange(knots)), 0, None)

@@ -4,8 +4,7 @@ download.
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI), its test part.
 """
 
-import importlib.util
-import pathlib
+import importlib.metadata
 from typing import Any
 
 import numpy as np
@@ -46,13 +45,10 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
     Each image's noise is drawn once from its number, so that all runs see the same pictures. Left
     as it is, the noise gives a mean squared error of 0.036.
     """
-
-    def resized(image: np.ndarray) -> np.ndarray:
-        picture = PIL.Image.fromarray(image)
-        return np.asarray(picture.resize((16, 16), PIL.Image.Resampling.BICUBIC))
-
     images, labels = read()
-    clean = np.stack([resized(image[..., 0] * 15) for image in images])[..., None]
+    pictures = (PIL.Image.fromarray(image[..., 0] * 15) for image in images)
+    resized = (each.resize((16, 16), PIL.Image.Resampling.BICUBIC) for each in pictures)
+    clean = np.stack([*map(np.asarray, resized)])[..., None]
     noise = [
         np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:])
         for number in range(len(clean))
@@ -94,10 +90,8 @@ def _split(
 
 def read() -> tuple[np.ndarray, np.ndarray]:
     """Returns images uint8 (1797, 8, 8, 1) with values 0 to 16, and labels int32 (1797,)."""
-    spec = importlib.util.find_spec("sklearn")
-    assert spec is not None
-    assert spec.origin is not None
     # Reading it ourselves saves the 2 s that importing sklearn.datasets takes.
-    table = pathlib.Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    package = importlib.metadata.distribution("scikit-learn")
+    table = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
     rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
