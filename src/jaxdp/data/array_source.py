@@ -9,7 +9,7 @@ from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.request import Request
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
-_FIELDS = {1: "labels", 2: "labels", 3: "masks", 4: "targets"}  # by the targets' dimensions
+_FIELDS = {3: "masks", 4: "targets"}  # by the targets' dimensions; others are labels
 
 
 def array_source(
@@ -66,8 +66,8 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     try:
         array = np.asarray(values)
     except Exception as error:  # whatever the object's own conversion raises
-        said = " ".join(str(error).split())
-        raise request.error(f"{name} cannot be made an array: {said}") from error
+        problem = f"cannot be made an array: {' '.join(str(error).split())}"
+        raise request.error(f"{name} {problem}") from error
     if array.dtype.kind not in "fiub" or array.ndim == 0:
         kind = f"an array of {array.dtype}" if array.ndim else type(values).__name__
         remedy = (
@@ -114,12 +114,10 @@ def _checked_targets(
         targets = targets[..., 0]
     shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
     if targets.shape[1:] != shape:
-        wanted = " x ".join(map(str, ("N", *shape)))
         last = len(shape) + 1
         one_hot = f": of one-hot rows, {name}.argmax({last})" * (targets.ndim == last + 1)
-        raise request.error(
-            f"{name} has the shape {targets.shape}; for these images it must be {wanted}{one_hot}"
-        )
+        wanted = f"for these images it must be {' x '.join(map(str, ('N', *shape)))}"
+        raise request.error(f"{name} has the shape {targets.shape}; {wanted}{one_hot}")
     return targets if field == "targets" else _class_numbers(targets, field, name, request)
 
 

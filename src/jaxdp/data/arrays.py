@@ -2,7 +2,7 @@
 
 import dataclasses
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -107,7 +107,7 @@ def _array_splits(
 
 
 def array_dataset(
-    splits: dict[str, ArraySource], class_names: tuple[str, ...], request: Request
+    splits: Mapping[str, Any], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
     """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown."""
     train = splits["train"]
@@ -115,14 +115,12 @@ def array_dataset(
     if train.field == "targets":
         classes = train.targets.shape[3]
     elif train.field == "labels":
-        highest = [int(source.targets.max(initial=-1)) for source in splits.values()]
-        classes = max(highest) + 1
+        classes = 1 + max(int(source.targets.max(initial=-1)) for source in splits.values())
         if train.targets.min(initial=1):
             remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
             warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
-    parts: dict[str, Any] = dict(splits)
     return Dataset(
-        **parts,
+        **splits,
         task=TASKS[train.field],
         kind=TASKS[train.field],
         num_classes=classes,

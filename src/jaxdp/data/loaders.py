@@ -59,9 +59,13 @@ def from_dataset(
     if task not in TARGET_FIELDS:
         raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
     share = validation if isinstance(validation, float | int) else None
-    settings = {"dataset": name, "augment": augment, "seed": seed}
-    settings |= {"validation": None if share is None else str(float(share))}
-    settings |= {"class_names": tuple(class_names) or None}
+    settings = {
+        "dataset": name,
+        "augment": augment,
+        "seed": seed,
+        "validation": None if share is None else str(float(share)),
+        "class_names": tuple(class_names) or None,
+    }
     request = Request(read_settings(settings), flag="")
     given = {"train": train, "validation": None if share is not None else validation, "test": test}
     splits: dict[str, Any] = {
@@ -69,9 +73,9 @@ def from_dataset(
         for split, items in given.items()
         if items is not None
     }
-    first = splits["train"][0] if len(splits["train"]) else {}
-    if not first:
+    if not len(splits["train"]):
         raise request.no_examples("train")
+    first = splits["train"][0]
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task == "classification":
         classes = 1 + max(max(source.labels(), default=0) for source in splits.values())
@@ -100,7 +104,8 @@ class Items(BaseSource):
         if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
             remedy = "has no length or no index; make a list of its items, or from_arrays of them"
             raise ConfigError("", type(items).__name__, f"{where}: {type(items).__name__} {remedy}")
-        self._items, self._field = items, field
+        self._items = items
+        self._field = field
         self._where = where
 
     def __len__(self) -> int:
@@ -114,8 +119,8 @@ class Items(BaseSource):
         except BadExample:
             raise
         except Exception as error:  # whatever the object raises
-            said = " ".join(str(error).split())
-            raise BadExample(self.name(index), f"{type(error).__name__}: {said}") from error
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise BadExample(where, said) from error
 
     def name(self, index: int) -> str:
         return f"{self._where}[{index}]"

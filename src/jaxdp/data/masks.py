@@ -193,8 +193,7 @@ def _wrong_channels(stored: np.ndarray, where: object) -> BadExample:
 
 
 def _check_numbers(stored: np.ndarray, where: object, most: int) -> None:
-    listed = "; or list them by --mask-values"
-    check_whole(stored, where, most, "class numbers", above=listed)
+    check_whole(stored, where, most, "class numbers", above="; or list them by --mask-values")
 
 
 def check_whole(

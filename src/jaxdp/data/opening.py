@@ -38,9 +38,16 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
     resize, dataset = plan_resize(dataset, source.sizes, request.config)
 
     def create(resize: Resize | None) -> dict[str, Split]:
-        shared = {"skip": request.skip, "resize": resize, "mask_table": mask_table}
         return {
-            split: Split(source, dataset, where=f"{dataset.name} {split}", indices=of, **shared)
+            split: Split(
+                source,
+                dataset,
+                where=f"{dataset.name} {split}",
+                skip=request.skip,
+                indices=of,
+                resize=resize,
+                mask_table=mask_table,
+            )
             for split, (source, of) in parts.items()
         }
 
@@ -182,11 +189,10 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
         raise ConfigError("dataset", dataset.name, remedy)
     table = np.array([ours.index(name) for name in theirs])
     relabelled = dataclasses.replace(dataset, num_classes=len(ours), class_names=ours)
-    splits = _splits_of(dataset)
     return _of_splits(
         relabelled,
         {
             split: dataclasses.replace(each, dataset=relabelled, label_table=table)
-            for split, each in splits.items()
+            for split, each in _splits_of(dataset).items()
         },
     )

@@ -116,12 +116,11 @@ def share_of(
     share = len(numbers) // count
     layout = np.arange(len(numbers)) if layout is None else layout
     positions = layout[index * share : (index + 1) * share]
+    if not paired:
+        return read(numbers[positions])
     with_partners = [positions, (positions - 1) % len(numbers)]
     needed, places = np.unique(with_partners, return_inverse=True)
-    needed = needed if paired else positions
     fields = read(numbers[needed])
-    if not paired:
-        return fields
     own, partners = places.reshape(2, share)
     pairs = {f"partner_{name}": values[partners] for name, values in fields.items()}
     return {name: values[own] for name, values in fields.items()} | pairs
@@ -160,8 +159,8 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
     import grain  # 0.2 s, for which the compiled step need not wait
 
     def read_share(numbers: np.ndarray) -> Any:
-        share = (process_index, process_count)
-        return place(share_of(numbers, read, *share, paired=paired, layout=layout))
+        fields = share_of(numbers, read, process_index, process_count, paired=paired, layout=layout)
+        return place(fields)
 
     steps: Any = order
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))

@@ -145,16 +145,11 @@ def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Any]) -> dict
         data: what `pack` makes of the arrays of `read_all`, or those arrays, or nothing.
     """
     gathered = dict(batch)
-    for prefix in ("", "partner_"):
+    for prefix in ("", "partner_") if data else ():
         if prefix + "indices" in batch:
-            rows = {
-                prefix + name: _take(array, batch[prefix + "indices"])
-                for name, array in data.items()
-            }
-            if rows:
-                gathered |= rows | {
-                    prefix + "weights": rows[prefix + "weights"] * batch[prefix + "weights"]
-                }
+            indices = batch[prefix + "indices"]
+            gathered |= {prefix + name: _take(array, indices) for name, array in data.items()}
+            gathered[prefix + "weights"] *= batch[prefix + "weights"]
     return gathered
 
 

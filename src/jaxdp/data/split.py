@@ -9,14 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import (
-    IGNORE_LABEL,
-    NOT_FINITE,
-    BadExample,
-    Dataset,
-    Example,
-    as_source,
-)
+from jaxdp.data.dataset import IGNORE_LABEL, NOT_FINITE, BadExample, Dataset, Example, as_source
 from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
 
@@ -146,10 +139,10 @@ class Split:
     def _transformed(self, example: Example, index: int) -> Example:
         mask = example.get("masks")
         if mask is not None:
-            shapes = np.shape(mask), np.shape(example["images"])[:2]
-            if shapes[0] != shapes[1]:
-                mask_size, image_size = ("x".join(map(str, shape)) for shape in shapes)
-                problem = f"its mask has {mask_size} pixels, but its image {image_size}"
+            size, wanted = np.shape(mask), np.shape(example["images"])[:2]
+            if size != wanted:
+                held = f"its mask has {'x'.join(map(str, size))} pixels"
+                problem = f"{held}, but its image {'x'.join(map(str, wanted))}"
                 raise BadExample(self.name(index), problem)
             if self.mask_table is not None:
                 example = example | {"masks": self.mask_table[mask]}

@@ -156,16 +156,14 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     # An example that cannot be read stays in the training set, which reports it.
     known = np.flatnonzero(labels >= 0)
     _, first, belongs = np.unique(files[known], return_index=True, return_inverse=True)
-    together = len(first) < len(known)
-
-    unit = unit if together else "example"
+    unit = unit if len(first) < len(known) else "example"
     picked = random_share(labels[known][first], share, request.config.seed, unit)
     is_drawn = np.zeros(len(indices), bool)
     is_drawn[known] = picked[belongs]
     return (source, indices[~is_drawn]), (source, indices[is_drawn])
 
 
-def random_share(labels: np.ndarray, share: float, seed: int, unit: str = "example") -> np.ndarray:
+def random_share(labels: np.ndarray, share: float, seed: int, unit: str) -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
     and drawn at random.
 

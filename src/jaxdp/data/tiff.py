@@ -88,11 +88,9 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
         if len(plane.pages) > 1:
             raise
         return None
-    planes = [each.reshape(plane.shape) for each in planes]
-    if "S" in plane.axes:
-        planes = [np.moveaxis(each, plane.axes.index("S"), -1) for each in planes]
-    else:
-        planes = [each.reshape(*each.shape[-2:], 1) for each in planes]
+    shape = plane.shape if "S" in plane.axes else (*plane.size, 1)
+    # Without samples, `find` gives the last axis.
+    planes = [np.moveaxis(each.reshape(shape), plane.axes.find("S"), -1) for each in planes]
     pixels = np.concatenate(planes, axis=-1)
     return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
 

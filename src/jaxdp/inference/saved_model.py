@@ -85,9 +85,8 @@ def restore(
     """
 
     def create() -> TrainState:
-        dtype = jnp.dtype(config.precision)
         copy = (
-            create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype)
+            create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
             if model is None
             else nnx.clone(model)
         )

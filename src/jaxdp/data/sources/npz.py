@@ -91,8 +91,7 @@ def _class_names(request: Request, file: Any) -> tuple[str, ...]:
         return ()
     names = _read(request, file, "class_names")
     if names.ndim != 1 or names.dtype.kind != "U":
-        remedy = "class_names must be one row of text, e.g. np.array(['cat', 'dog'])"
-        raise request.error(remedy)
+        raise request.error("class_names must be one row of text, e.g. np.array(['cat', 'dog'])")
     return tuple(map(str, names))
 
 

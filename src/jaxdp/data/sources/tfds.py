@@ -120,8 +120,7 @@ def _find_builder(name: str, request: Request) -> Any:
         # The import takes a second, for which other datasets do not have to wait.
         library: Any = importlib.import_module("tensorflow_datasets")
     except ModuleNotFoundError as error:
-        remedy = "needs TensorFlow Datasets: pip install '.[tfds]'"
-        raise request.error(remedy) from error
+        raise request.error("needs TensorFlow Datasets: pip install '.[tfds]'") from error
     folder = request.config.data_dir and pathlib.Path(request.config.data_dir).expanduser()
     try:
         return library.builder(name, data_dir=folder and os.fspath(folder))
@@ -239,8 +238,8 @@ class TfdsSource(ImageSource):
         try:
             return self._parsed(self.records[index])
         except RuntimeError as error:  # ArrayRecord has a checksum of each record
-            reason = " ".join(str(error).split())
-            raise BadExample(self.name(index), f"cannot be read ({reason})") from error
+            problem = f"cannot be read ({' '.join(str(error).split())})"
+            raise BadExample(self.name(index), problem) from error
 
     def _parsed(self, record: bytes) -> tuple[bytes, int | bytes]:
         protocol: Any = importlib.import_module("tensorflow_datasets.proto").tf_example_pb2
