@@ -16,7 +16,6 @@ _MOST_COUNTS = 30  # classes whose counts are legible in the cells
 _MOST_NAMES = 60  # classes whose names are legible
 _LONGEST_NAME = 24  # characters of a name next to the matrix
 _LETTERS_AN_INCH = 10  # of the title
-_COLUMNS = ["actual", "predicted", "images"]
 
 
 def plot(
@@ -70,4 +69,4 @@ def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path)
         for row, column in shown
     ]
     path.parent.mkdir(exist_ok=True)
-    replace_file(path, csv_text.write([_COLUMNS, *rows]))
+    replace_file(path, csv_text.write([("actual", "predicted", "images"), *rows]))

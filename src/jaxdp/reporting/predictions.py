@@ -117,8 +117,8 @@ def write_mask(
 
 def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray) -> Row:
     """Writes an image, uint8 (H, W, 1 or 3)."""
-    picture = pictures.to_pillow(image)
-    return {"prediction": _save(picture, directory / f"{name}-prediction.png")}
+    path = directory / f"{name}-prediction.png"
+    return {"prediction": _save(pictures.to_pillow(image), path)}
 
 
 def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None) -> str:

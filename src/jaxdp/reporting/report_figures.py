@@ -32,10 +32,6 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.labelpad": 2,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.spines.bottom": False,
     "grid.color": "#88888840",  # for a light and a dark page
     "grid.linewidth": 1,
     "lines.linewidth": 1.8,
@@ -87,7 +83,7 @@ def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
 
     with matplotlib.rc_context(_STYLE):
         canvas = Figure((_WIDTH / 72, _HEIGHT / 72))  # a point of Matplotlib is a unit of the SVG
-        axes: Any = canvas.add_axes(_PANEL)
+        axes: Any = canvas.add_axes(_PANEL, frameon=False)
         for run, split, steps, values in curves:
             dotted = len(values) <= (1 if split == "train" else _DOTTED)
             style = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}

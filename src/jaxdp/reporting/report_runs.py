@@ -55,8 +55,7 @@ class RunRecord:
         task = self.dataset.get("task") or self.fact("task")
         self.metric, self.larger_is_better = "loss", False
         with contextlib.suppress(ConfigError):  # a task of another package, or none
-            best_metric = tasks.create(str(task), num_classes=2).best_metric
-            self.metric, self.larger_is_better = best_metric
+            self.metric, self.larger_is_better = tasks.create(str(task), num_classes=2).best_metric
 
     def _read(self, name: str, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
         try:
@@ -89,8 +88,7 @@ class RunRecord:
     @functools.cached_property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        splits = {row["split"] for row in self.rows}
-        return "validation" if "validation" in splits else "test"
+        return "validation" if "validation" in {row["split"] for row in self.rows} else "test"
 
     def series(self, split: str, name: str) -> tuple[list[Number], list[Number]]:
         """Returns the steps and values of the rows that have one.
