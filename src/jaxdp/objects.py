@@ -137,7 +137,7 @@ def refuse(values: Mapping[str, Any], what: str) -> None:
         what: the object: `model`, `data`, `task`, `optimizer` or `learning_rate`.
     """
     for name, field in fields(TrainConfig).items():
-        if name in values and what in facts_of(field).set_by:
+        if name in values and what in facts_of(field).set_by.split():
             remedy = (
                 f"{what} is an object, and settings such as this one are decided where it is made"
             )

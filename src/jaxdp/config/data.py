@@ -36,21 +36,21 @@ class DataConfig(Settings):
         ~/tensorflow_datasets)""",
         metavar="PATH",
         resume="free",
-        set_by=("data",),
+        set_by="data",
         basic=True,
     )
     train_split: str | None = setting(
         None,
         "examples to train on, e.g. train[:90%] (default: the dataset's own)",
         metavar="SPLIT",
-        set_by=("data",),
+        set_by="data",
     )
     test_split: str | None = setting(
         None,
         "test examples, which choose nothing, e.g. train[90%:] (default: the dataset's own)",
         metavar="SPLIT",
         resume="free",
-        set_by=("data",),
+        set_by="data",
     )
     validation: str | None = setting(
         None,
@@ -60,7 +60,7 @@ class DataConfig(Settings):
         metavar="SHARE|SPLIT|none",
         numbers=(int, float),
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
         basic=True,
     )
     image_size: str | None = setting(
@@ -78,14 +78,14 @@ class DataConfig(Settings):
         """channels that the images of a folder are converted to: 1 (grey), 3 (RGB) or 4 (RGB and
         opacity) (default: 3 if any is in colour, else 1; of TIFF files as many as they have)""",
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
     )
     tiff: Literal["pages", "channels"] | None = setting(
         None,
         """what the planes of a TIFF file in a folder are: examples (pages) or channels of one
         example (default: channels where the metadata of ImageJ or OME say so, otherwise pages)""",
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
     )
     num_classes: int | None = setting(
         None,
@@ -93,7 +93,7 @@ class DataConfig(Settings):
         POSITIVE,
         at_most(MOST_CLASSES),
         resume="free",
-        set_by=("data",),
+        set_by="data",
     )
     mask_values: MaskValues | None = setting(
         None,
@@ -102,7 +102,7 @@ class DataConfig(Settings):
         among the numbers (default: the numbers themselves)""",
         metavar="VALUE,VALUE,...|binary",
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
     )
     instances: bool = setting(
         False,
@@ -110,7 +110,7 @@ class DataConfig(Settings):
         background. Trains background, cell and border with the border weights of the U-Net paper,
         and predicts objects by watershed; needs pip install '.[instances]'""",
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
         basic=True,
     )
     class_names: tuple[str, ...] | None = setting(
@@ -121,7 +121,7 @@ class DataConfig(Settings):
         separator=",",
         resume="free",
         names_run="if_set",
-        set_by=("data",),
+        set_by="data",
     )
     augment: tuple[str, ...] | None = setting(
         None,

@@ -119,7 +119,6 @@ class WorkersConfig(Settings):
         "processes that compute, each on one CPU core (default: 4)",
         POSITIVE,
         at_most(MOST_WORKERS),
-        resume="free",
         names_run="never",
     )
     slices: int | None = setting(
@@ -128,7 +127,6 @@ class WorkersConfig(Settings):
         possible, at most 16)""",
         POSITIVE,
         at_most(MOST_WORKERS),
-        resume="free",
         names_run="never",
     )
     servers: int | None = setting(
@@ -137,7 +135,6 @@ class WorkersConfig(Settings):
         workers (default: 1 for async; for exact none, the command's own process holds them)""",
         POSITIVE,
         at_most(MOST_WORKERS),
-        resume="free",
         names_run="never",
     )
     staleness: int | None = setting(
@@ -145,7 +142,6 @@ class WorkersConfig(Settings):
         """async: largest number of updates between the pull of parameters and the push of their
         gradient; with it, all workers wait for the slowest one (default: no bound)""",
         NON_NEGATIVE,
-        resume="free",
         names_run="never",
     )
     ray_address: str | None = setting(
@@ -153,7 +149,6 @@ class WorkersConfig(Settings):
         """Ray cluster that runs the workers; only in networks that you trust, since Ray executes
         what it is sent (default: a cluster of this machine alone, for this run)""",
         metavar="auto|HOST:PORT",
-        resume="free",
         names_run="never",
     )
 

@@ -21,7 +21,7 @@ class ModelConfig(Settings):
         {},
         """keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: the
         model's own)""",
-        set_by=("model",),
+        set_by="model",
         basic=True,
     )
     batch_norm: BatchNormMode | None = setting(
@@ -38,7 +38,7 @@ class ModelConfig(Settings):
         """floating-point format of the computation; parameters and batch statistics stay float32.
         float16 uses dynamic loss scaling""",
         resume="free",
-        set_by=("model",),
+        set_by="model",
         basic=True,
     )
     remat: Literal["none", "blocks"] = setting(
@@ -67,14 +67,14 @@ class TaskConfig(Settings):
         (default: the first)""",
         metavar="NAME",
         resume="free",
-        set_by=("task",),
+        set_by="task",
     )
     task_kwargs: dict[str, Any] = setting(
         {},
         """further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 or
         delta=0.1 (default: the task's own)""",
         resume="free",
-        set_by=("task",),
+        set_by="task",
     )
     class_weights: ClassWeights | None = setting(
         None,
@@ -85,5 +85,5 @@ class TaskConfig(Settings):
         metavar="balanced|W,W,...",
         resume="free",
         names_run="if_set",
-        set_by=("task",),
+        set_by="task",
     )

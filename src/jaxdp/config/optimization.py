@@ -69,7 +69,7 @@ class OptimizationConfig(Settings):
         """keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default:
         the optimizer's own)""",
         resume="start",
-        set_by=("optimizer",),
+        set_by="optimizer",
     )
     learning_rate: float | None = setting(
         None,
@@ -77,7 +77,7 @@ class OptimizationConfig(Settings):
         NON_NEGATIVE,
         resume="free",
         program=False,
-        set_by=("optimizer",),
+        set_by="optimizer",
         basic=True,
     )
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(
@@ -87,14 +87,14 @@ class OptimizationConfig(Settings):
         warm up for 5 epochs""",
         resume="free",
         program=False,
-        set_by=("optimizer", "learning_rate"),
+        set_by="optimizer learning_rate",
     )
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = setting(
         "onecycle",
         "learning-rate schedule; multistep divides by 10 after 1/2 and 3/4 of the steps",
         resume="free",
         program=False,
-        set_by=("optimizer", "learning_rate"),
+        set_by="optimizer learning_rate",
     )
     warmup_fraction: float | None = setting(
         None,
@@ -103,7 +103,7 @@ class OptimizationConfig(Settings):
         FRACTION,
         resume="free",
         program=False,
-        set_by=("optimizer", "learning_rate"),
+        set_by="optimizer learning_rate",
     )
     weight_decay: float = setting(
         0.0001,
@@ -111,14 +111,14 @@ class OptimizationConfig(Settings):
         lion""",
         NON_NEGATIVE,
         resume="free",
-        set_by=("optimizer",),
+        set_by="optimizer",
     )
     clip_norm: float | None = setting(
         None,
         "clip gradients to this global norm (default: no clipping)",
         POSITIVE,
         resume="free",
-        set_by=("optimizer",),
+        set_by="optimizer",
     )
     label_smoothing: float = setting(
         0.0,
@@ -126,7 +126,7 @@ class OptimizationConfig(Settings):
         classes""",
         FRACTION,
         resume="free",
-        set_by=("task",),
+        set_by="task",
     )
     ema_decay: float = setting(
         0.0,

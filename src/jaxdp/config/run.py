@@ -46,7 +46,6 @@ class RunConfig(Settings):
         """number of newest checkpoints to keep; with validation data the best one by them is kept
         as well""",
         POSITIVE,
-        resume="free",
         program=False,
         names_run="never",
     )
@@ -54,7 +53,6 @@ class RunConfig(Settings):
         10,
         "steps between rows of metrics.jsonl",
         POSITIVE,
-        resume="free",
         program=False,
         names_run="never",
     )
@@ -64,21 +62,18 @@ class RunConfig(Settings):
         few milliseconds on accelerators. Evaluations and checkpoints stay where they are; a shorter
         execution before one of them compiles a second program""",
         POSITIVE,
-        resume="free",
         names_run="never",
     )
     on_divergence: Literal["stop", "skip"] = setting(
         "stop",
         """when the loss or the gradients are no longer finite: stop (exit code 3), or skip the
         update""",
-        resume="free",
         names_run="never",
     )
     max_divergences: int = setting(
         5,
         "stop nevertheless after this many skipped updates in a row",
         POSITIVE,
-        resume="free",
         program=False,
         names_run="never",
     )
@@ -88,7 +83,6 @@ class RunConfig(Settings):
         (accuracy, iou, mse) on the validation data; for another metric use --callbacks
         early_stopping:patience=N,metric=NAME (default: train to the end)""",
         POSITIVE,
-        resume="free",
         program=False,
         names_run="never",
     )
@@ -97,7 +91,6 @@ class RunConfig(Settings):
         """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine;
         plugins may register more: early_stopping, profiler, wandb, mlflow""",
         metavar="NAME[:KEY=VALUE,...]",
-        resume="free",
         program=False,
         names_run="never",
         each_fit=False,

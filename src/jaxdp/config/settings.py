@@ -44,10 +44,10 @@ class Facts:
             `free`: always.
         program: whether the compiled step depends on it.
         names_run: whether it is part of the hash in a run's folder. `if_set`: where it has a value,
-            as settings have that older runs lack.
+            as settings have that older runs lack; `never`: such a setting is free on resume.
         saved: whether `config.yaml` keeps it. A setting that only says how a command runs is not
-            kept, is free, and names no run.
-        set_by: objects that decide it, and with which it cannot be given.
+            kept and names no run; the program does not depend on it.
+        set_by: objects that decide it, and with which it cannot be given, with spaces between.
         each_fit: whether each call of `Trainer.fit` may change it.
         loads_data: whether `jaxdp.data.load` accepts it.
         excludes: setting with which it cannot be combined.
@@ -65,7 +65,7 @@ class Facts:
     program: bool = True
     names_run: Literal["always", "if_set", "never"] = "always"
     saved: bool = True
-    set_by: tuple[str, ...] = ()
+    set_by: str = ""
     each_fit: bool = True
     loads_data: bool = True
     excludes: str = ""
@@ -74,7 +74,9 @@ class Facts:
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
     """Declares a setting; `facts` are fields of `Facts`. Line breaks in `help` are spaces."""
     if not facts.get("saved", True):
-        facts |= {"resume": "free", "program": False, "names_run": "never"}
+        facts |= {"program": False, "names_run": "never"}
+    if facts.get("names_run") == "never":  # runs with any value of it share a folder
+        facts["resume"] = "free"
     metadata = {"facts": Facts(" ".join(help.split()), checks, **facts)}
     if isinstance(default, dict):  # no two settings share one
         return dataclasses.field(
