@@ -138,26 +138,30 @@ def _open_named(config: TrainConfig, served: tuple[str, ...], *, own_task: bool)
 def create_model(
     config: TrainConfig,
     dataset: Any,
+    objects: Objects = NOTHING,
     *,
     rngs: nnx.Rngs,
     dtype: Any,
     factory: Callable[..., Any] | None = None,
 ) -> nnx.Module:
-    """Creates the model that the settings name, for the classes and channels of a dataset.
+    """Copies the model that was given, or creates the one that the settings name, for the classes
+    and channels of a dataset.
 
     Args:
         dataset: what has `num_classes` and `image_shape`.
         factory: makes the model; None for what the name stands for now.
     """
+    if objects.model is not None:
+        return nnx.clone(objects.model)
     load_plugins(config.plugins)
     _check_decided("model_kwargs", config.model_kwargs)
-    kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
     return models.create(
         factory or config.model,
         num_classes=dataset.num_classes,
         in_channels=dataset.image_shape[-1],
         rngs=rngs,
-        **kwargs,
+        dtype=dtype,
+        **config.model_kwargs,
     )
 
 

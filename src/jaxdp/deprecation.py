@@ -46,6 +46,8 @@ REMOVED = {
 
 # Files of earlier versions may hold removed settings at these values, or at None.
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
+# Defaults of removed settings that still name a run's folder.
+DEFINING_DEFAULTS = {"grad_reduce_dtype": None}
 
 
 def removal(name: str, command: str = "") -> str | None:
@@ -58,11 +60,6 @@ def removal(name: str, command: str = "") -> str | None:
     """
     remedy = REMOVED.get(name) or REMOVED.get(f"{command} {name}")
     return remedy and f"was removed in 0.3.0: {remedy}"
-
-
-def defining_defaults() -> dict[str, Any]:
-    """Returns the defaults of removed settings that still name a run's folder."""
-    return {"grad_reduce_dtype": None}
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,8 +77,7 @@ def _settings_of(config: TrainConfig, description: Description, name: str) -> Da
     """Returns the settings to open other data: only the run's size and colour hold for them."""
     height, width, channels = description.image_shape
     changes: dict[str, Any] = {"dataset": name, "instances": description.instances}
-    for of_run in ("train_split", "validation", "test_split", "class_names"):
-        changes[of_run] = None
+    changes |= dict.fromkeys(("train_split", "validation", "test_split", "class_names"))
     if description.answer == "classification" and config.image_size is None:
         changes["image_size"] = f"{height}x{width}"
     can_convert = description.dtype == "uint8" and channels in (1, 3, 4)

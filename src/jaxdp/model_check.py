@@ -42,13 +42,9 @@ def array_shapes(
 
 def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
     """Returns the model with shapes instead of arrays; nothing is computed."""
-
-    def create() -> nnx.Module:
-        if objects.model is not None:
-            return nnx.clone(objects.model)
-        return create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32)
-
-    return nnx.eval_shape(create)
+    return nnx.eval_shape(
+        lambda: create_model(config, dataset, objects, rngs=nnx.Rngs(0), dtype=jnp.float32)
+    )
 
 
 def check_model(

@@ -90,9 +90,7 @@ class Trainer:
     ) -> None:
         self._callbacks = [callbacks] if isinstance(callbacks, str) else [*callbacks]
         words = tuple(each for each in self._callbacks if isinstance(each, str))
-        given = {"model": model, "callbacks": words, **settings}
-        given |= {"dataset": data} if data is not None else {}
-        given |= {"task": task} if task is not None else {}
+        given = {"model": model, "dataset": data, "task": task, "callbacks": words, **settings}
         given["init_from"] = _starting_from(settings.get("init_from"))
         config, objects = resolve(given)
         devices_lib.ensure(
@@ -231,8 +229,8 @@ def run_setup(
             if primary:
                 cleanup.enter_context(directory.exclusive())
         cleanup.enter_context(setup.strategy.started(setup))
-        times: Any = {"signals": signals, "started": started, "before": before}
-        return Run(setup, group, chosen, directory, **times).execute()
+        run = Run(setup, group, chosen, directory, signals=signals, started=started, before=before)
+        return run.execute()
 
 
 def _all_callbacks(
@@ -270,8 +268,14 @@ def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome
     if hasattr(resume, "run_dir"):
         if resume.run_dir is None:
             del given["resume"]
-            kept: Any = {"rows": resume.history, "position": resume.position}
-            return given, RunOutcome(resume.status, resume.step, resume.state, **kept)
+            before = RunOutcome(
+                resume.status,
+                resume.step,
+                resume.state,
+                rows=resume.history,
+                position=resume.position,
+            )
+            return given, before
         resume = resume.run_dir
     is_folder = resume not in ("auto", "never", "must") and os.path.isdir(resume or "")
     if is_folder or isinstance(resume, pathlib.Path):

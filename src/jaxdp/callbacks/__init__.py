@@ -134,19 +134,16 @@ class CallbackList:
         counts = collections.Counter[str]()
         for each in callbacks:
             if primary or _in_every_process(each):
-                counts[_name(each)] += 1
-                number = counts[_name(each)]
-                self._callbacks[_name(each) + (f"-{number}" if number > 1 else "")] = each
+                name = _name(each)
+                counts[name] += 1
+                key = name if counts[name] == 1 else f"{name}-{counts[name]}"
+                self._callbacks[key] = each
         self.current: Any = None
 
     def _methods(self, name: str) -> list[tuple[str, Callable[..., Any]]]:
         """Returns the methods of this name, each with the name of its callback."""
         methods = [(key, getattr(each, name, None)) for key, each in self._callbacks.items()]
         return [(key, method) for key, method in methods if callable(method)]
-
-    def has(self, hook: str) -> bool:
-        """Whether any callback has a method of this name, and an event must be made."""
-        return bool(self._methods(hook))
 
     def call(self, hook: str, run: Run, event: Any) -> None:
         """Calls `hook` of each callback.

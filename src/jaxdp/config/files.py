@@ -106,7 +106,7 @@ def defining(config: TrainConfig) -> dict[str, Any]:
     # A sweep keeps its folder, although the default may differ between its runs.
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
     # Runs with settings that were removed since keep their folders.
-    return deprecation.defining_defaults() | named
+    return deprecation.DEFINING_DEFAULTS | named
 
 
 def run_hash(config: TrainConfig) -> str:

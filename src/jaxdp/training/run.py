@@ -131,8 +131,7 @@ class Run:
         """Makes an event and calls the callbacks that want it."""
         if hook in _WRITTEN_AT:
             self._check_in_place()
-        if self._callbacks.has(hook):
-            self._callbacks.call(hook, self, event(*arguments))
+        self._callbacks.call(hook, self, event(*arguments))
 
     def complete_row(self, row: Row) -> None:
         """Lets callbacks add to a row, keeps it, and hands it out."""
@@ -207,8 +206,14 @@ class Run:
         is_early = early and saved == finished["steps"] and total_steps <= early["total_steps"]
         if (saved or 0) < total_steps and not is_early:
             return None
-        ended: dict[str, Any] = {"last_saved": saved, "directory": self._directory}
-        return RunOutcome("done", saved or 0, summary=finished, reason="complete", **ended)
+        return RunOutcome(
+            "done",
+            saved or 0,
+            summary=finished,
+            reason="complete",
+            last_saved=saved,
+            directory=self._directory,
+        )
 
     def _start(self) -> tuple[TrainState, int]:
         """Returns the state on the devices, and the step after which it continues."""

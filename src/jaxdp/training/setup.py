@@ -110,11 +110,13 @@ class Setup(Batches):
 
     def create_model(self) -> nnx.Module:
         """Returns a new model with weights drawn from the seed, or a copy of the given model."""
-        if self.objects.model is not None:
-            return nnx.clone(self.objects.model)
-        rngs = nnx.Rngs(self.config.seed)
         return create_model(
-            self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory
+            self.config,
+            self.dataset,
+            self.objects,
+            rngs=nnx.Rngs(self.config.seed),
+            dtype=self.dtype,
+            factory=self.factory,
         )
 
     @functools.cached_property
@@ -151,10 +153,7 @@ class Setup(Batches):
             name: jax.ShapeDtypeStruct((global_batch_size, *array.shape[1:]), array.dtype)
             for name, array in fields.items()
         }
-        constants = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-            self._host_constants,
-        )
+        constants = jax.eval_shape(lambda constants: constants, self._host_constants)
         return (
             self.strategy.abstract(self.shapes),
             self.strategy.abstract_batch(batch),

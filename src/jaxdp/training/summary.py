@@ -47,8 +47,8 @@ def summarize(
     config, strategy = setup.config, setup.strategy
     task, skipped = setup.recipe.task, setup.skipped()
     result_kind = "best" if best and best[0] == result_step else "last"
-    epoch = counters.epoch if counters.epoch.get("examples") else None
-    trained = {"train": metrics.compute(task, epoch)} if epoch is not None else {}
+    epoch = counters.epoch
+    trained = {"train": metrics.compute(task, epoch)} if epoch.get("examples") else {}
     summary = {
         "model": config.model,
         "dataset": config.dataset,
