@@ -68,7 +68,7 @@ def _main(argv: Sequence[str]) -> int:
         return 0
     if name not in DESCRIPTIONS:
         raise ConfigError(
-            "", name, f"{name}: must be import or export; {nearest(name, list(DESCRIPTIONS))}"
+            "", name, f"{name}: must be import or export; {nearest(name, DESCRIPTIONS)}"
         )
     cls: Any = ImportConfig if name == "import" else ExportConfig
     command = command_line.parse(
@@ -164,8 +164,8 @@ def import_weights(file: str, config: TrainConfig) -> str:
     result = Result.untrained(setup)
     result.config = setup.config.replace(strategy=config.strategy, init_from=None)
     run = result.save(setup.config.run_dir or "")
-    count = len(weights.arrays)
-    return f"{run} holds {count} arrays as step 0; next: python -m jaxdp.evaluate {run}"
+    next_command = f"python -m jaxdp.evaluate {run}"
+    return f"{run} holds {len(weights.arrays)} arrays as step 0; next: {next_command}"
 
 
 if __name__ == "__main__":

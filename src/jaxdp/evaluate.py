@@ -36,8 +36,13 @@ def main(asked: EvaluateConfig) -> int:
     """Evaluates a checkpoint and prints its metrics."""
     from jaxdp.loading import load
 
-    platform = {"devices": asked.devices, "deterministic": asked.deterministic}
-    result = load(asked.run_dir, step=asked.step, plugins=asked.plugins, **platform)
+    result = load(
+        asked.run_dir,
+        step=asked.step,
+        plugins=asked.plugins,
+        devices=asked.devices,
+        deterministic=asked.deterministic,
+    )
     given = asked.part(ShardingConfig).flat()
     if asked.data_dir is not None:
         given["data_dir"] = asked.data_dir

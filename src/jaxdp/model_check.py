@@ -102,8 +102,7 @@ def _check_outputs(
         dims, wanted = 2, f"(1, {classes})"
     if len(shapes) != 1 or len(shapes[0]) != dims or shapes[0][-1] != classes:
         returned = " and ".join(map(str, shapes))
-        where = f"{task.name} on {config.dataset}"
-        remedy = f"returns {returned} for an image; {where} needs {wanted}"
+        remedy = f"returns {returned} for an image; {task.name} on {config.dataset} needs {wanted}"
         raise ConfigError("model", config.model, remedy)
 
 

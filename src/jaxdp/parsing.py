@@ -33,6 +33,11 @@ def printable(text: str) -> str:
     )
 
 
+def one_line(value: object) -> str:
+    """Returns a value as text in which each run of spaces and line breaks is one space."""
+    return " ".join(str(value).split())
+
+
 def some(names: Iterable[object], most: int = 5) -> str:
     """Returns the first of some names, and how many more there are."""
     texts = [*map(str, names)]
@@ -138,4 +143,4 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except Exception as error:  # the constructors of tags raise almost anything
-        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise ValueError(one_line(error) or type(error).__name__) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxdp.command_line import command
 from jaxdp.config import TrainConfig, setting
-from jaxdp.parsing import printable
+from jaxdp.parsing import one_line, printable
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform, streams
 from jaxdp.runtime.targets import Target
@@ -94,7 +94,7 @@ def plan(config: TrainConfig, target: Target | None = None, *, limit: int | None
     try:
         compiled, step = compile_batch(size)
     except RuntimeError as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         reason = text[max(text.find("Ran out of memory"), 0) :][:300]
         return record | {"compiles": False, "reason": reason}
     collectives = read_collectives(compiled.as_text())
@@ -177,10 +177,10 @@ def print_plan(record: Record) -> None:
         print(f"collective: {each['count']} x {each['kind']}, {bytes_text(each['bytes'])}")
     if not record["collectives"]:
         print("collectives: none")
-    share = record["usable_bytes"] / record["device_memory"]
     print(
-        f"largest batch: {record['largest_per_device']:,} examples fit a device, in {share:.0%}"
-        f" of its memory, as XLA plans it for {record['platform']}"
+        f"largest batch: {record['largest_per_device']:,} examples fit a device, in"
+        f" {record['usable_bytes'] / record['device_memory']:.0%} of its memory, as XLA plans it"
+        f" for {record['platform']}"
     )
 
 

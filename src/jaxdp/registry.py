@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from jaxdp.parsing import is_finite, printable, some
+from jaxdp.parsing import is_finite, one_line, printable, some
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -240,7 +240,7 @@ def _load_distributions() -> None:
 
 def import_problem(error: Exception) -> str:
     """Returns in one line what went wrong in an import, with file and line."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if isinstance(error, ConfigError):
         return text
     frames = traceback.extract_tb(error.__traceback__)

@@ -90,7 +90,7 @@ def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
         return EXIT_STOPPED, STOPPED_AT_START
     if isinstance(error, FolderLocked) and SUPERVISED in os.environ:
         return EXIT_LOCKED, reason
-    if isinstance(error, ConfigError | FolderLocked) or getattr(error, "errno", None) in OF_NAMES:
+    if isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES:
         return EXIT_USAGE_ERROR, reason
     if isinstance(error, OSError):  # a full disk, a folder that has vanished
         if error.errno and not error.filename:

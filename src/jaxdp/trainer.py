@@ -143,16 +143,15 @@ class Trainer:
 
         given, before = _continuing(settings)
         setup = self._reconfigured(given) if given else self.setup
-        if self._progress and self._has_fitted and not before and setup.config.run_dir is None:
+        run_dir = setup.config.run_dir
+        if self._progress and self._has_fitted and not before and run_dir is None:
             say("trains anew from the initial weights; fit(resume=result) continues a result")
         self._has_fitted = True
-        if before is not None and setup.config.run_dir is not None:
+        if before is not None and run_dir is not None:
             remedy = "the result to resume has no folder; save it, and resume its folder"
-            raise ConfigError("run_dir", setup.config.run_dir, remedy)
-        run_dir, default = setup.config.run_dir, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        saves = run_dir is not None and default
-        numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
-        signals = StopSignals(numbers)
+            raise ConfigError("run_dir", run_dir, remedy)
+        saves = run_dir is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signals = StopSignals((signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,))
         try:
             with signals.handled():
                 outcome = run_setup(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdp import deprecation, events
 from jaxdp.config import parse_keywords
 from jaxdp.events import Run
+from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError, Registry, check_keywords
 from jaxdp.rundir.read import Row, warn
 
@@ -112,7 +113,7 @@ def _parse(text: str) -> Any:
     try:
         return kind(**keywords)
     except TypeError as error:  # a keyword that has no default is missing
-        raise ConfigError("callbacks", text, " ".join(str(error).split())) from error
+        raise ConfigError("callbacks", text, one_line(error)) from error
 
 
 class CallbackError(RuntimeError):

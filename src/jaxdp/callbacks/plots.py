@@ -1,11 +1,10 @@
 """Draws the plots of a finished run: curves, and a confusion matrix or predictions."""
 
-import sys
-
 from jaxdp.events import Ended, Run
 from jaxdp.inference.instances import label_instances
-from jaxdp.parsing import valid_text
+from jaxdp.parsing import one_line, valid_text
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import warn_again
 
 
 class Plots:
@@ -40,7 +39,4 @@ class Plots:
                 rows, directory.file("plots") / "curves.png", title=title, metric_name=name
             )
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
-            reason = " ".join(str(error).split())[:200]
-            print(
-                f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr
-            )
+            warn_again(f"the plots of {run.folder} could not be drawn: {one_line(error)[:200]}")

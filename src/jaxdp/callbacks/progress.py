@@ -43,8 +43,10 @@ class Progress:
         self._say(run.headline)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
         if sizes and sizes["per_device"] < sizes["replicated"]:
-            device, whole = map(bytes_text, (sizes["per_device"], sizes["replicated"]))
-            self._say(f"state: {device} on each device, {whole} in all")
+            self._say(
+                f"state: {bytes_text(sizes['per_device'])} on each device,"
+                f" {bytes_text(sizes['replicated'])} in all"
+            )
 
     def on_step_end(self, run: Run, event: StepEnd) -> None:
         """Moves the bar."""

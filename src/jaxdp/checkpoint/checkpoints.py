@@ -19,6 +19,7 @@ from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
 from jaxdp.checkpoint.stored import Position, flatten, orbax, orbax_errors
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn_again
 from jaxdp.step.state import TrainState
 
 # How often a process that is one of several looks whether its own part of a save has failed.
@@ -143,9 +144,10 @@ class Checkpoints(SavedCheckpoints):
             try:
                 integrity.record(self._directory, step)
             except OSError as error:
-                reason = integrity.reason_text(error)
-                text = f"the checkpoint of step {step} is complete, but has no checksums: {reason}"
-                print(f"warning: {text}", file=sys.stderr)
+                warn_again(
+                    f"the checkpoint of step {step} is complete, but has no checksums:"
+                    f" {integrity.reason_text(error)}"
+                )
 
     def _finish(self, response: Any) -> None:
         while jax.process_count() > 1:
@@ -184,8 +186,9 @@ class Checkpoints(SavedCheckpoints):
         if jax.process_index() == 0:
             for step, problem in problems.items():
                 target = integrity.set_aside(self._directory, step)
-                text = f"the checkpoint of step {step} is damaged: {problem}; moved to {target}"
-                print(f"warning: {text}", file=sys.stderr)
+                warn_again(
+                    f"the checkpoint of step {step} is damaged: {problem}; moved to {target}"
+                )
             integrity.forget(self._directory)
         _synchronize("damaged-moved")
 
@@ -197,9 +200,8 @@ class Checkpoints(SavedCheckpoints):
             raise
         except Exception as error:  # of many kinds, from threads of Orbax and TensorStore
             what = f"the checkpoint of step {step}" if step is not None else "a checkpoint"
-            reason = integrity.reason_text(error)
             raise NotSavedError(
-                f"{what} could not be saved in {self._directory}: {reason}"
+                f"{what} could not be saved in {self._directory}: {integrity.reason_text(error)}"
             ) from error
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypedDict
 
-from jaxdp.parsing import printable
+from jaxdp.parsing import one_line, printable
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import saved_steps as steps
 from jaxdp.rundir.read import DAMAGED, DamagedFile, read_object
@@ -209,7 +209,7 @@ def reason_text(error: Exception) -> str:
     # Orbax's own, over metadata that it cannot read.
     if isinstance(error, AttributeError | LookupError | TypeError):
         return "its metadata are damaged"
-    text = " ".join(str(error).split())
+    text = one_line(error)
     known = (reason for reason in map(os.strerror, errno.errorcode) if reason in text)
     return next(known, text[:200] or type(error).__name__)
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.stored import Position, Stored, flatten, misfit, orbax_errors, unflatten
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn_again
 from jaxdp.rundir.start import check_utf8
 from jaxdp.step.state import TrainState
 
@@ -116,8 +116,7 @@ class SavedCheckpoints:
                     continue
                 raise
             if problems:
-                text = f"{damage_text(problems)}; using step {usable[0]}"
-                print(f"warning: {text}", file=sys.stderr)
+                warn_again(f"{damage_text(problems)}; using step {usable[0]}")
             return usable[0], found
         remedy = "its checkpoints are removed before they can be read; read it when it has ended"
         raise ConfigError("run_dir", self._directory.parent, remedy)
@@ -182,7 +181,10 @@ class SavedCheckpoints:
         """
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as stored:
-            found, problems = fit_weights(stored.load(_evaluates), flatten(like))
+            arrays = stored.load(
+                lambda name: name.partition("/")[0] not in ("opt_state", "loss_scale")
+            )
+            found, problems = fit_weights(arrays, flatten(like))
         if problems:
             raise misfit(step, "this model", problems)
         return unflatten(like, found)
@@ -203,15 +205,9 @@ class SavedCheckpoints:
         except ConfigError:
             raise
         except Exception as error:  # of many kinds
-            reason = integrity.reason_text(error)
-            raise ConfigError(
-                "step", step, f"{path} cannot be read ({reason}); move it away to use another one"
-            ) from error
-
-
-def _evaluates(name: str) -> bool:
-    """Whether an array of a checkpoint takes part in evaluation."""
-    return name.partition("/")[0] not in ("opt_state", "loss_scale")
+            problem = f"{path} cannot be read ({integrity.reason_text(error)})"
+            remedy = f"{problem}; move it away to use another one"
+            raise ConfigError("step", step, remedy) from error
 
 
 def damage_text(problems: Mapping[int, str]) -> str:

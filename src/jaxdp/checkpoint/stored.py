@@ -106,16 +106,15 @@ class Stored:
         wrong = sorted(self.shapes.keys() ^ expected.keys())
         shared = [name for name in expected if name in self.shapes]
         wrong += [name for name in shared if self.shapes[name] != np.shape(expected[name])]
+        differing = [
+            f"{name} {self.leaves[name].dtype}, expected {expected[name].dtype}"
+            for name in shared
+            if self.leaves[name].dtype != expected[name].dtype
+        ]
+        problem = f"{len(differing)} of another dtype: {differing[0]}" if differing else ""
         if wrong:
             problem = f"{len(wrong)} arrays differ, e.g. {wrong[0]}"
-            raise misfit(int(self.path.name), "this model and optimizer", problem)
-        differing = [
-            f"{name} {self.leaves[name].dtype}, expected {leaf.dtype}"
-            for name, leaf in expected.items()
-            if self.leaves[name].dtype != leaf.dtype
-        ]
-        if differing:
-            problem = f"{len(differing)} of another dtype: {differing[0]}"
+        if problem:
             raise misfit(int(self.path.name), "this model and optimizer", problem)
 
 

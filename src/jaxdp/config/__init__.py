@@ -17,10 +17,6 @@ from jaxdp.config.files import (
     run_hash,
     to_yaml,
 )
-from jaxdp.config.model import (
-    ModelConfig,
-    TaskConfig,
-)
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (
@@ -37,7 +33,6 @@ from jaxdp.config.settings import (
 )
 from jaxdp.config.train import (
     PartsConfig,
-    PluginsConfig,
     TrainConfig,
 )
 from jaxdp.config.values import (

@@ -66,8 +66,9 @@ def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") ->
     if dict in _origins(kinds):
         return parse_keywords(words)
     if tuple in _origins(kinds):
-        parts = (word.split(separator) if separator else [word] for word in words)
-        return tuple(name.strip() if separator else name for part in parts for name in part)
+        if separator:
+            return tuple(name.strip() for word in words for name in word.split(separator))
+        return tuple(words)
     (word,) = words
     listed = {str(choice): choice for choice in choices(annotation)}
     if word in listed:

@@ -38,9 +38,7 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         with path.open(encoding="utf-8") as file:
             return parse(file.read(parsing.MOST_CHARACTERS + 1), path, cls)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "config", path, f"cannot be read: {' '.join(str(error).split())}"
-        ) from error
+        raise ConfigError("config", path, f"cannot be read: {parsing.one_line(error)}") from error
 
 
 def parse(
@@ -77,7 +75,7 @@ def parse(
                 warn(f"{path} {remedy}")
                 del settings[name]
                 continue
-            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(known))}"
+            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), known)}"
             raise ConfigError("config", path, remedy)
     return {name: convert_for(known[name], value) for name, value in settings.items()}
 

@@ -129,7 +129,7 @@ class Settings:
         known, converted = fields(cls), dict[str, Any]()
         for name, value in settings.items():
             if name not in known:
-                remedy = f"unknown setting; {nearest(name, list(known))}"
+                remedy = f"unknown setting; {nearest(name, known)}"
                 raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
             if isinstance(value, os.PathLike):
                 value = os.fspath(cast("os.PathLike[str]", value))

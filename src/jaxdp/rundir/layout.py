@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -18,8 +18,6 @@ from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir import lock
 from jaxdp.rundir.read import DamagedFile, read_lines, read_object, read_text, warn
 from jaxdp.rundir.write import append_row, replace_file
-
-_REQUIRED = ("config.yaml", "dataset.json")  # a folder without them holds no run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +50,13 @@ class RunDirectory:
         if name.endswith(".jsonl"):
             return read_lines(path)
         if not path.exists():
-            if name in _REQUIRED:
+            if name == "dataset.json":
                 raise ConfigError("run_dir", self.path, f"holds no run: there is no {name} in it")
             return None
         try:
             return read_object(path)
         except DamagedFile as error:
-            if name in _REQUIRED:
+            if name == "dataset.json":
                 raise
             warn(str(error))
             return None
@@ -174,8 +172,7 @@ class RunDirectory:
         rows = [(*key, reason) for key, reason in (reasons | found).items()]
         replace_file(path, csv_text.write(rows))
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Makes this process the folder's only writer until the block or the process ends.
 
         The operating system holds the lock (flock) and releases it when the process dies; the text
@@ -184,8 +181,7 @@ class RunDirectory:
         Raises:
             ConfigError: if another process writes there.
         """
-        with lock.held(self.file(lock.NAME)):
-            yield
+        return lock.held(self.file(lock.NAME))
 
     def is_being_written(self) -> bool:
         """Whether a process that writes there lives, as far as its lock file and this host show."""

@@ -38,8 +38,9 @@ def check(setup: "Setup") -> None:
     taken, kwargs = required(jax.tree.leaves(setup.shapes.params)), setup.config.model_kwargs
     if taken <= free:
         return
-    needed, there = bytes_text(taken), bytes_text(free)
-    sizes = f"its parameters and gradients take {needed}, and {there} are free"
+    sizes = (
+        f"its parameters and gradients take {bytes_text(taken)}, and {bytes_text(free)} are free"
+    )
     counts = {name: value for name, value in kwargs.items() if type(value) is int}
     if not counts:
         raise ConfigError("model", setup.config.model, f"{sizes}; choose a smaller one")

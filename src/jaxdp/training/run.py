@@ -50,14 +50,12 @@ class Run:
         *,
         signals: StopSignals,
         started: float,
-        before: RunOutcome | None = None,
+        before: RunOutcome | None,
     ) -> None:
-        self.setup = setup
-        self.group = group
+        self.setup, self.group = setup, group
         self.folder = directory.path if directory is not None else None
         self.title, self.headline = summary.title(setup), summary.description(setup)
-        self._directory = directory
-        self._signals = signals
+        self._directory, self._signals = directory, signals
         self._started, self._before = started, before
         self.description = dataclasses.asdict(setup.dataset.describe())
         self.counters, self.rows = Counters(), [*before.rows] if before else list[Row]()
@@ -146,9 +144,7 @@ class Run:
             self._directory.check_in_place(self._found)
 
     def improves(self, values: Mapping[str, float]) -> bool:
-        """Whether an evaluation on validation data is the best so far, and its state is to be
-        saved.
-        """
+        """Whether an evaluation on validation data is the best so far, so that it is saved."""
         if self._checkpoints is None or self.setup.dataset.validation is None:
             return False
         value, best = rank(values, self.setup.recipe.task.best_metric), self.counters.best
@@ -248,11 +244,9 @@ class Run:
     def _restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state and the position of a checkpoint."""
         assert self._checkpoints is not None
-        shapes = self.setup.shapes
+        shapes, strategy = self.setup.shapes, self.setup.strategy
         try:
-            return self._checkpoints.restore(
-                step, shapes, self.setup.strategy.restore_target(shapes)
-            )
+            return self._checkpoints.restore(step, shapes, strategy.restore_target(shapes))
         except ConfigError as error:
             changed = self._changes()
             remedy = error.remedy + f"; other settings than before: {changed}" * bool(changed)
@@ -290,8 +284,9 @@ class Run:
             best=best,
             started=self._started,
         )
-        end = (outcome.status, outcome.step, outcome.reason, sums, predictor, written)
-        self.emit("on_end", Ended, *end)
+        self.emit(
+            "on_end", Ended, outcome.status, outcome.step, outcome.reason, sums, predictor, written
+        )
         return dataclasses.replace(
             outcome,
             state=state,

@@ -99,8 +99,7 @@ def _speed(counters: Counters, started: float) -> dict[str, Any]:
 
 def worker_facts(setup: Setup) -> dict[str, int]:
     """Returns the number of workers, nothing for a run without."""
-    has_workers = "workers" in setup.strategy.settings
-    return {"workers": setup.config.worker_count} if has_workers else {}
+    return {"workers": setup.config.worker_count} if "workers" in setup.strategy.settings else {}
 
 
 def result_metrics(

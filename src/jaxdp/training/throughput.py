@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxdp.sharding import memory
+from jaxdp.training import summary
 from jaxdp.training.reader import RUN_AHEAD
 from jaxdp.training.setup import Setup
 
@@ -38,7 +39,7 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
         "model": setup.config.model,
         "dataset": setup.config.dataset,
         "image_shape": list(setup.dataset.image_shape),
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(training.state.params)),
+        "parameters": summary.parameter_count(setup),
         "data_placement": setup.config.data_placement,
         "steps": count,
         "repeats": repeats,
@@ -63,7 +64,7 @@ class _Training:
     """A run that goes on from one measurement to the next."""
 
     def __init__(self, setup: Setup) -> None:
-        self._strategy, self._constants = setup.strategy, setup.constants
+        self._constants = setup.constants
         # A run may be shorter than what is measured: then it begins again.
         self._batches = itertools.chain.from_iterable(
             setup.train_batches(0) for _ in itertools.count()

@@ -69,9 +69,8 @@ class InitialWeights:
 
     def text(self) -> str:
         """Returns the lines that say what became of the weights."""
-        count = f"{self.parameters:,} parameters ({len(self.arrays)} arrays)"
         lines = [
-            f"loaded {count} from {self.source}",
+            f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from {self.source}",
             f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
             f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
             self.note,

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from typing import Any
 
+from jaxdp.parsing import one_line
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.workers.process import launch, results
 from jaxdp.workers.scheduler import SliceId, Work
@@ -194,10 +195,9 @@ class Pool:
         self._ray.kill(member.actor)  # in case it is only out of reach
         self._losses, self._waits_since = self._losses + 1, time.monotonic()
         if self._losses > 2 * self.count:
-            reason = " ".join(str(error).split())[:500]
             raise WorkersLost(
                 f"{self._losses} workers in a row died before they had done anything; the last one:"
-                f" {reason}"
+                f" {one_line(error)[:500]}"
             )
         self.note("worker lost", worker=member.place, reason=type(error).__name__)
         self._start(member.place)

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdp.config import OBJECT, TrainConfig, WorkersConfig, fields
 from jaxdp.events import Ended, Run, StepEnd
+from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
@@ -92,10 +93,9 @@ class OnWorkers(Single):
         mode = config.batch_norm
         has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
         if has_statistics and mode is not None and mode.kind not in self.batch_norms:
-            group = math.gcd(int(config.global_batch_size or 1), 32)
             remedy = (
                 f"depends on what one device computes; --strategy {self.name} takes group:N, e.g."
-                f" group:{group}"
+                f" group:{math.gcd(int(config.global_batch_size or 1), 32)}"
             )
             raise ConfigError("batch_norm", str(mode), remedy)
         self.number_of_slices(config, shapes())
@@ -137,8 +137,8 @@ class OnWorkers(Single):
             try:
                 ray.cloudpickle.dumps(spec.objects)
             except Exception as error:  # whatever an object raises
-                reason = " ".join(str(error).split())[:200]
-                remedy = f"sends objects to its workers, and one cannot be pickled: {reason}"
+                problem = f"one cannot be pickled: {one_line(error)[:200]}"
+                remedy = f"sends objects to its workers, and {problem}"
                 raise ConfigError("strategy", self.name, remedy) from error
             self.work = Work()
             head = Head() if config.ray_address else None
@@ -176,9 +176,9 @@ class OnWorkers(Single):
 
     def _install(self, state: TrainState, constants: Constants) -> None:
         """Gives the servers a state."""
-        self._state, self._rates = state, np.asarray(constants.learning_rates)
+        self._state = state
         self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(shares.needed(state)))
-        self.servers.install(state, self._rates)
+        self.servers.install(state, np.asarray(constants.learning_rates))
 
     def fetch_state(self, state: TrainState) -> TrainState:
         if state is self._state and not self.servers.here:
