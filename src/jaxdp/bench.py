@@ -1,6 +1,5 @@
 """`python -m jaxdp.bench`: measures how many images per second each strategy trains on."""
 
-import dataclasses
 import datetime
 import itertools
 import json
@@ -18,6 +17,7 @@ from jaxdp.config import (
     PartsConfig,
     TrainConfig,
     setting,
+    settings_group,
 )
 from jaxdp.config.values import BatchSizes, Counts
 from jaxdp.registry import ConfigError
@@ -31,7 +31,7 @@ _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 _ENDLESS = 10**6
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     """The grid of measurements."""
 

@@ -3,7 +3,6 @@ training a few steps on each.
 """
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from jaxdp.config import (
     PartsConfig,
     TrainConfig,
     setting,
+    settings_group,
 )
 from jaxdp.config.values import Counts
 from jaxdp.parsing import printable
@@ -32,7 +32,7 @@ DESCRIPTION = "Train a few steps on several numbers of devices and compare with 
 COLUMNS = ("params", "batch_stats", "opt_state", "loss")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class CheckConfig(PartsConfig, OptimizationConfig):
     """The runs that are compared."""
 

@@ -2,7 +2,6 @@
 evaluation, for other programs.
 """
 
-import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -18,6 +17,7 @@ from jaxdp.config import (
     TrainConfig,
     WorkersConfig,
     setting,
+    settings_group,
 )
 from jaxdp.parsing import printable, resolved, some
 from jaxdp.registry import ConfigError, nearest
@@ -30,7 +30,7 @@ DESCRIPTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ImportConfig(PartsConfig):
     """The weights and the new run; model and dataset give its classes and normalization."""
 
@@ -43,7 +43,7 @@ class ImportConfig(PartsConfig):
     run_dir: str = setting(REQUIRED, "folder of the new run")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ExportConfig(SavedRunConfig):
     """The file to write."""
 

@@ -4,7 +4,6 @@ Several processes, e.g. of Slurm, show the devices of all. `python -m jaxdp.plan
 would keep on each device.
 """
 
-import dataclasses
 import json
 import socket
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import rich.table
 
 from jaxdp.command_line import command
-from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting
+from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting, settings_group
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
@@ -26,7 +25,7 @@ DESCRIPTION = "Show the devices and their memory."
 Record = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class DevicesConfig(ProcessConfig):
     """The devices, the processes that have them, and the form of the output."""
 

@@ -1,16 +1,15 @@
 """`python -m jaxdp.evaluate RUN_DIR`: evaluates a checkpoint of a run, on any number of devices."""
 
-import dataclasses
 import json
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.config import SavedRunConfig, ShardingConfig, setting
+from jaxdp.config import SavedRunConfig, ShardingConfig, setting, settings_group
 
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class EvaluateConfig(SavedRunConfig, ShardingConfig):
     """The data and the output."""
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from jaxdp.command_line import command
-from jaxdp.config import TrainConfig, setting
+from jaxdp.config import TrainConfig, setting, settings_group
 from jaxdp.parsing import one_line, printable
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform, streams
@@ -29,7 +29,7 @@ _ATTEMPTS = re.compile(
 Record = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class PlanConfig(TrainConfig):
     """The devices to plan for, and the form of the plan."""
 

@@ -4,7 +4,6 @@ A classifier gives classes, other models give masks or images as large as the in
 dataset need not be there. The result is the same on any number of devices.
 """
 
-import dataclasses
 import json
 import pathlib
 import sys
@@ -12,7 +11,15 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
-from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, SavedRunConfig, at_most, setting
+from jaxdp.config import (
+    MOST_DEVICES,
+    POSITIVE,
+    REQUIRED,
+    SavedRunConfig,
+    at_most,
+    setting,
+    settings_group,
+)
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class PredictConfig(SavedRunConfig):
     """The run, the images and the results."""
 

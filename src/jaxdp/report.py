@@ -1,17 +1,16 @@
 """`python -m jaxdp.report RUN_DIR...`: compares runs in one HTML file to keep, print or send."""
 
-import dataclasses
 import pathlib
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.config import REQUIRED, Settings, setting
+from jaxdp.config import REQUIRED, Settings, setting, settings_group
 from jaxdp.parsing import printable
 
 DESCRIPTION = "Write one HTML page about runs, to read anywhere."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ReportConfig(Settings):
     """The page and its runs."""
 

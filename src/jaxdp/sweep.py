@@ -6,7 +6,6 @@ than most are stopped early. Each run is a process of this machine with a folder
 that fails is a row of the table, and the same command continues after it was stopped.
 """
 
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from jaxdp.config import (
     TrainConfig,
     fields,
     setting,
+    settings_group,
 )
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
@@ -31,7 +31,7 @@ DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class SweepConfig(TrainConfig):
     """The combinations, where and how many at once they run, and the folder."""
 

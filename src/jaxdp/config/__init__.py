@@ -29,6 +29,7 @@ from jaxdp.config.settings import (
     facts_of,
     fields,
     setting,
+    settings_group,
     settings_with,
 )
 from jaxdp.config.train import (

@@ -1,9 +1,8 @@
 """Settings of the dataset and of how its examples are prepared."""
 
-import dataclasses
 from typing import Literal
 
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import Settings, setting, settings_group
 from jaxdp.config.values import (
     BELOW_2_31,
     MOST_CLASSES,
@@ -16,7 +15,7 @@ from jaxdp.config.values import (
 from jaxdp.registry import ConfigError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class DataConfig(Settings):
     """The dataset and how its examples are prepared."""
 

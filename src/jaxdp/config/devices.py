@@ -1,9 +1,8 @@
 """Settings of the devices, the processes and the workers that compute."""
 
-import dataclasses
 from typing import Literal
 
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import Settings, setting, settings_group
 from jaxdp.config.values import (
     MOST_DEVICES,
     MOST_WORKERS,
@@ -15,7 +14,7 @@ from jaxdp.config.values import (
 DEFAULT_WORKERS = 4
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class LayoutConfig(Settings):
     """The layout of a training step on the devices."""
 
@@ -40,7 +39,7 @@ class LayoutConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ShardingConfig(LayoutConfig):
     """The strategy and the devices."""
 
@@ -67,7 +66,7 @@ class ShardingConfig(LayoutConfig):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ProcessConfig(Settings):
     """The processes of a run."""
 
@@ -110,7 +109,7 @@ class ProcessConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class WorkersConfig(Settings):
     """Workers of --strategy exact and async, which come and go (Ray)."""
 

@@ -1,13 +1,12 @@
 """Settings of the model and the task."""
 
-import dataclasses
 from typing import Any, Literal
 
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import Settings, setting, settings_group
 from jaxdp.config.values import BatchNormMode, ClassWeights
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class ModelConfig(Settings):
     """The model and how it computes."""
 
@@ -49,7 +48,7 @@ class ModelConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class TaskConfig(Settings):
     """The task and its loss."""
 

@@ -1,15 +1,14 @@
 """Settings of the batch size, the length of training, the optimizer, and where weights start."""
 
-import dataclasses
 from typing import Any, Literal
 
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import Settings, setting, settings_group
 from jaxdp.config.values import FRACTION, MOST_STEPS, NON_NEGATIVE, POSITIVE, at_most
 
 DEFAULT_OPTIMIZER = "nesterov"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class OptimizationConfig(Settings):
     """The batch size, the length of training and the optimizer."""
 
@@ -137,7 +136,7 @@ class OptimizationConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class LearningConfig(Settings):
     """Initial weights, frozen weights and sampling of classes."""
 

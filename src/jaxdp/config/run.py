@@ -1,13 +1,12 @@
 """Settings of the folder of a run, and of when it logs, evaluates and saves."""
 
-import dataclasses
 from typing import Literal
 
-from jaxdp.config.settings import REQUIRED, Settings, setting
+from jaxdp.config.settings import REQUIRED, Settings, setting, settings_group
 from jaxdp.config.values import POSITIVE
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class RunConfig(Settings):
     """The folder of a run, and when it logs and saves."""
 
@@ -106,7 +105,7 @@ class RunConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class SavedRunConfig(Settings):
     """The run."""
 

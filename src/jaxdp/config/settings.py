@@ -85,7 +85,13 @@ def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings_group(cls: type[T]) -> type[T]:
+    """Makes a class of settings, which are frozen and given by name."""
+    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+@settings_group
 class Settings:
     """Frozen settings. A command inherits the groups of settings that it accepts."""
 

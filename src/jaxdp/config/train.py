@@ -5,17 +5,15 @@ are the same thing everywhere. Nothing here imports JAX: `--help` and most usage
 before it starts.
 """
 
-import dataclasses
-
 from jaxdp.config.data import DataConfig
 from jaxdp.config.devices import ProcessConfig, ShardingConfig, WorkersConfig
 from jaxdp.config.model import ModelConfig, TaskConfig
 from jaxdp.config.optimization import LearningConfig, OptimizationConfig
 from jaxdp.config.run import RunConfig
-from jaxdp.config.settings import Settings, setting
+from jaxdp.config.settings import Settings, setting, settings_group
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class PluginsConfig(Settings):
     """Code of your own."""
 
@@ -29,12 +27,12 @@ class PluginsConfig(Settings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class PartsConfig(PluginsConfig, ModelConfig, DataConfig, TaskConfig):
     """Settings of model, data and task, which commands about training share."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class TrainConfig(
     PartsConfig,
     ShardingConfig,
