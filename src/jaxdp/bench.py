@@ -176,12 +176,12 @@ def measure_all(
 
 def describe(config: TrainConfig) -> Record:
     """Returns the facts of a cell that are known before it runs."""
-    plain, defaults = config.plain(), TrainConfig().plain()
+    plain = config.plain()
     named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset")
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **{name: plain[name] for name in named},
-        "settings": {name: value for name, value in plain.items() if value != defaults[name]},
+        "settings": config.changed(),
         "cores": platform.cores(),
     }
 

@@ -46,10 +46,9 @@ class CheckConfig(PartsConfig, OptimizationConfig):
     )
     tolerance: float = setting(
         1e-5,
-        "largest absolute difference that passes, else exit code 1. With --batch-norm replica the "
-        "statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 "
-        "can put an activation on either side of a ReLU, and one such flip changes a gradient by "
-        "1e-3",
+        """largest absolute difference that passes, else exit code 1. With --batch-norm replica the
+        statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 can
+        put an activation on either side of a ReLU, and one such flip changes a gradient by 1e-3""",
         NON_NEGATIVE,
     )
 

@@ -200,8 +200,11 @@ def create_task(
         return tasks.from_loss(objects.loss, kind=dataset.kind, **names)
     load_plugins(config.plugins)
     _check_decided("task_kwargs", config.task_kwargs)
-    loss, smoothing = config.loss, config.label_smoothing
-    flags = {"loss": loss, "label_smoothing": smoothing, "class_weights": class_weights}
+    flags = {
+        "loss": config.loss,
+        "label_smoothing": config.label_smoothing,
+        "class_weights": class_weights,
+    }
     flags = {name: value for name, value in flags.items() if value}
     for name, value in flags.items():
         if name in config.task_kwargs:

@@ -36,8 +36,8 @@ class ImportConfig(PartsConfig):
 
     weights: str = setting(
         REQUIRED,
-        "file of weights: .safetensors, .npz, or with PyTorch installed .pt or .pth (loaded with "
-        "weights_only=True)",
+        """file of weights: .safetensors, .npz, or with PyTorch installed .pt or .pth (loaded with
+        weights_only=True)""",
         positional=True,
     )
     run_dir: str = setting(REQUIRED, "folder of the new run")
@@ -49,9 +49,9 @@ class ExportConfig(SavedRunConfig):
 
     output: str = setting(
         REQUIRED,
-        "file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored "
-        "in, outputs out, any batch size; class names and normalization are in "
-        "NAME.stablehlo.json)",
+        """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored
+        in, outputs out, any batch size; class names and normalization are in
+        NAME.stablehlo.json)""",
     )
 
 

@@ -53,11 +53,12 @@ def main(config: DevicesConfig) -> int:
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
         processes.exit_and_notify(error, code, message, "jaxdp.devices")
         raise
-    found = [json.loads(text) for text in texts] if group.index == 0 else []
-    if config.json and found:
-        print(json.dumps({"processes": found}))
-    elif found:
-        print_devices(found)
+    if group.index == 0:
+        found = [json.loads(text) for text in texts]
+        if config.json:
+            print(json.dumps({"processes": found}))
+        else:
+            print_devices(found)
     return 0
 
 

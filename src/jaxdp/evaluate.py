@@ -15,8 +15,8 @@ class EvaluateConfig(SavedRunConfig, ShardingConfig):
 
     dataset: str | None = setting(
         None,
-        "other labelled data, e.g. folder:photos; all examples count unless --split is given "
-        "(default: the data of the run)",
+        """other labelled data, e.g. folder:photos; all examples count unless --split is given
+        (default: the data of the run)""",
         metavar="NAME",
     )
     split: str | None = setting(

@@ -8,7 +8,6 @@ from flax import nnx
 
 from jaxdp import models
 from jaxdp.components import create_task
-from jaxdp.config import TrainConfig
 from jaxdp.inference.saved_model import read_description, restore
 from jaxdp.registry import ConfigError
 from jaxdp.result import Result
@@ -26,8 +25,7 @@ class LoadedResult(Result):
 
         Where the run had objects, such as `data`, they are given again.
         """
-        defaults = TrainConfig().plain()
-        given = {name: v for name, v in self.config.plain().items() if v != defaults[name]}
+        given = self.config.changed()
         given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
         return Trainer(**given | settings)
 

@@ -35,9 +35,9 @@ class PlanConfig(TrainConfig):
 
     target: str | None = setting(
         None,
-        "compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8, "
-        "cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install "
-        "'.[tpu]' or '.[cuda13]', no accelerator and no driver",
+        """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8,
+        cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install
+        '.[tpu]' or '.[cuda13]', no accelerator and no driver""",
         metavar="PLATFORM:CHIP:TOPOLOGY",
     )
     device_memory: str | None = setting(

@@ -42,8 +42,8 @@ class PredictConfig(SavedRunConfig):
     )
     on_bad_example: Literal["error", "skip"] = setting(
         "skip",
-        "what to do about an image that cannot be read: go on without it, or stop before anything "
-        "is written",
+        """what to do about an image that cannot be read: go on without it, or stop before anything
+        is written""",
     )
     top_k: int = setting(
         3,
@@ -52,25 +52,25 @@ class PredictConfig(SavedRunConfig):
     )
     csv: str | None = setting(
         None,
-        "CSV file with a line for each image, empty but for its name if it cannot be read: "
-        "classification: the most likely class, its probability, and a column for each class; "
-        "segmentation: the share of each class of the pixels; of a run with --instances a line "
-        "for each object: area, centroid, bounding box, intensity, eccentricity",
+        """CSV file with a line for each image, empty but for its name if it cannot be read:
+        classification: the most likely class, its probability, and a column for each class;
+        segmentation: the share of each class of the pixels; of a run with --instances a line for
+        each object: area, centroid, bounding box, intensity, eccentricity""",
         metavar="PATH",
     )
     output_dir: str | None = setting(
         None,
-        "folder for results, with the subfolders of the searched folder; segmentation: "
-        "NAME-overlay.png, and NAME-mask.png with the values or colours of training, or "
-        "NAME-instances.tif with the numbers of the objects in 16 bits if the run has "
-        "--instances; regression: NAME-prediction.png",
+        """folder for results, with the subfolders of the searched folder; segmentation:
+        NAME-overlay.png, and NAME-mask.png with the values or colours of training, or
+        NAME-instances.tif with the numbers of the objects in 16 bits if the run has --instances;
+        regression: NAME-prediction.png""",
         metavar="PATH",
     )
     json: bool = setting(False, "print a line of JSON for each image instead of a table")
     tile: int = setting(
         512,
-        "segmentation, regression: side of the tiles in which larger images are predicted, "
-        "in pixels; small tiles grow until they give the result of the whole image",
+        """segmentation, regression: side of the tiles in which larger images are predicted, in
+        pixels; small tiles grow until they give the result of the whole image""",
     )
     devices: int | None = setting(
         None,

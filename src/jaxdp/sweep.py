@@ -37,22 +37,22 @@ class SweepConfig(TrainConfig):
 
     grid: tuple[str, ...] = setting(
         (),
-        "settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 "
-        "or model_kwargs.depth=20,110",
+        """settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 or
+        model_kwargs.depth=20,110""",
         metavar="NAME=VALUE,...",
     )
     trials: tuple[str, ...] = setting(
         (),
-        "instead of a grid: how many runs Optuna proposes, and the range of each setting: "
-        "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH) or values, e.g. 30 "
-        "'learning_rate=log(1e-4,1)' optimizer=nesterov,adam. Validation data choose",
+        """instead of a grid: how many runs Optuna proposes, and the range of each setting:
+        log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH) or values, e.g. 30
+        'learning_rate=log(1e-4,1)' optimizer=nesterov,adam. Validation data choose""",
         metavar="N NAME=RANGE",
     )
     at_a_time: int = setting(1, "runs at once; each gets an equal share of the GPUs", POSITIVE)
     output: str | None = setting(
         None,
-        "folder of the sweep, with one for each run and report.html (default: sweeps/HASH, "
-        "the same for the same settings)",
+        """folder of the sweep, with one for each run and report.html (default: sweeps/HASH, the
+        same for the same settings)""",
         metavar="PATH",
     )
 

@@ -49,7 +49,7 @@ def main(config: TrainConfig) -> int:
             signals.check()
             cleanup.enter_context((watchdog := Watchdog(group, config.step_timeout)).watching())
             load_plugins(config.plugins, reload=True)
-            reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
+            reading = progress.Reading() if group.index == 0 else setup_lib.ignore_progress
             setup = setup_lib.create_setup(
                 config.replace(plugins=with_script(config.plugins)), advance=reading
             )

@@ -105,8 +105,9 @@ class Trainer:
             callbacks_lib.create(callback)  # finds what is none
         self._progress, self._has_fitted = progress, False
         # As given: the defaults depend on the batch size, and on the run that is resumed.
-        given = ("batch_norm", "optimizer", "learning_rate")
-        self._given = {name: getattr(config, name) for name in given}
+        self._given = {
+            name: getattr(config, name) for name in ("batch_norm", "optimizer", "learning_rate")
+        }
 
     def __repr__(self) -> str:
         return f"Trainer({summary.description(self.setup)})"

@@ -51,8 +51,9 @@ class WandB(Tracker):
         images = {name: self._library.Image(image) for name, image in event.images.items()}
         if images:
             self._run.log(images, step=event.step)
-        result = {"status": event.status, "parameters": event.summary["parameters"]}
-        self._run.summary.update(result)
+        self._run.summary.update(
+            {"status": event.status, "parameters": event.summary["parameters"]}
+        )
 
     def close(self) -> None:
         """Ends the W&B run."""

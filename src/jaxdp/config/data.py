@@ -175,12 +175,9 @@ class DataConfig(Settings):
         super().__post_init__()
         for name in ("mask_values", "num_classes", "class_names") if self.instances else ():
             if (value := getattr(self, name)) is not None:
-                why = (
-                    "with --instances masks are numbers of objects, and the classes background,"
-                    " cell and border"
-                )
                 raise ConfigError(
                     name,
                     ",".join(value) if name == "class_names" else value,
-                    f"{why}; leave --{name.replace('_', '-')} out",
+                    "with --instances masks are numbers of objects, and the classes background,"
+                    f" cell and border; leave --{name.replace('_', '-')} out",
                 )

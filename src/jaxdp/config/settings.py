@@ -158,6 +158,11 @@ class Settings:
         """
         return {name: _plain(value) for name, value in self.flat().items()}
 
+    def changed(self) -> dict[str, Any]:
+        """Returns the settings that differ from their defaults, as `plain` does."""
+        defaults = type(self)().plain()
+        return {name: value for name, value in self.plain().items() if value != defaults[name]}
+
 
 @functools.cache
 def fields(cls: type[Settings]) -> "Mapping[str, dataclasses.Field[Any]]":

@@ -137,11 +137,12 @@ class Reader:
         intervals = self._setup.intervals
         sums = self._checked(step, sums)
         if compiled:
+            examples = float(sums["examples"])
             counters.train_seconds += seconds
-            counters.train_examples += float(sums["examples"])
+            counters.train_examples += examples
             times.seconds += seconds
             times.steps += 1
-            times.examples += float(sums["examples"])
+            times.examples += examples
         else:
             times.compile_seconds += seconds
         if (step - 1) % intervals.steps_per_epoch == 0:
