@@ -54,11 +54,7 @@ class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     repeats: int = setting(
         5, "repetitions; the table has their median and spread (default: 5)", POSITIVE
     )
-    output: str = setting(
-        "bench",
-        "folder for bench.jsonl, which grows",
-        metavar="DIR",
-    )
+    output: str = setting("bench", "folder for bench.jsonl, which grows", metavar="DIR")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,9 +189,7 @@ def _measure(request: Mapping[str, Any]) -> None:
     try:
         config = TrainConfig.of(**request["config"])
         platform.configure(
-            config.devices,
-            deterministic=config.deterministic,
-            precision=config.precision,
+            config.devices, deterministic=config.deterministic, precision=config.precision
         )
         from jaxdp.training import summary, throughput
         from jaxdp.training.setup import create_setup

@@ -66,10 +66,7 @@ def _in_form_of_run(
             remedy = f"its {name} is {theirs}, and the model's {ours}"
             raise ConfigError("dataset", dataset.name, remedy)
     return dataclasses.replace(
-        dataset,
-        mean=description.mean,
-        std=description.std,
-        pixel_range=description.pixel_range,
+        dataset, mean=description.mean, std=description.std, pixel_range=description.pixel_range
     )
 
 

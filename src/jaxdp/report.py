@@ -15,20 +15,11 @@ class ReportConfig(Settings):
     """The page and its runs."""
 
     run_dirs: tuple[str, ...] = setting(
-        REQUIRED,
-        "folders of runs, e.g. runs/*",
-        metavar="RUN_DIR ...",
-        positional=True,
+        REQUIRED, "folders of runs, e.g. runs/*", metavar="RUN_DIR ...", positional=True
     )
-    output: str = setting(
-        "report.html",
-        "where to write the page",
-        metavar="FILE",
-    )
+    output: str = setting("report.html", "where to write the page", metavar="FILE")
     title: str | None = setting(
-        None,
-        "title of the page (default: models and datasets)",
-        metavar="TEXT",
+        None, "title of the page (default: models and datasets)", metavar="TEXT"
     )
 
 

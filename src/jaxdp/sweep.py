@@ -12,14 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
-from jaxdp.config import (
-    POSITIVE,
-    ProcessConfig,
-    TrainConfig,
-    fields,
-    setting,
-    settings_group,
-)
+from jaxdp.config import POSITIVE, ProcessConfig, TrainConfig, fields, setting, settings_group
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory

@@ -9,13 +9,7 @@ from collections.abc import Iterator
 
 from jaxdp.command_line import OF_NAMES, Exit, command
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import (
-    EXIT_DIVERGED,
-    EXIT_LOCKED,
-    EXIT_STOPPED,
-    EXIT_USAGE_ERROR,
-    SUPERVISED,
-)
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAGE_ERROR, SUPERVISED
 from jaxdp.plugins import load_plugins, with_script
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.lock import FolderLocked
@@ -55,12 +49,7 @@ def main(config: TrainConfig) -> int:
             )
             signals.check()
             outcome = run_setup(
-                setup,
-                group,
-                [*config.callbacks, watchdog],
-                signals,
-                writes=True,
-                started=_STARTED,
+                setup, group, [*config.callbacks, watchdog], signals, writes=True, started=_STARTED
             )
         progress.print_outcome(outcome, setup.config, setup.skipped() if group.index == 0 else None)
         return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[outcome.status]

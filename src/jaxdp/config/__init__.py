@@ -3,20 +3,8 @@
 # pyright: reportUnusedImport=false
 
 from jaxdp.config.data import DataConfig
-from jaxdp.config.devices import (
-    LayoutConfig,
-    ProcessConfig,
-    ShardingConfig,
-    WorkersConfig,
-)
-from jaxdp.config.files import (
-    defining,
-    hash_of,
-    load,
-    parse,
-    run_hash,
-    to_yaml,
-)
+from jaxdp.config.devices import LayoutConfig, ProcessConfig, ShardingConfig, WorkersConfig
+from jaxdp.config.files import defining, hash_of, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (
@@ -32,10 +20,7 @@ from jaxdp.config.settings import (
     settings_group,
     settings_with,
 )
-from jaxdp.config.train import (
-    PartsConfig,
-    TrainConfig,
-)
+from jaxdp.config.train import PartsConfig, TrainConfig
 from jaxdp.config.values import (
     MOST_DEVICES,
     MOST_PROCESSES,

@@ -3,13 +3,7 @@
 from typing import Literal
 
 from jaxdp.config.settings import Settings, setting, settings_group
-from jaxdp.config.values import (
-    MOST_DEVICES,
-    MOST_WORKERS,
-    NON_NEGATIVE,
-    POSITIVE,
-    at_most,
-)
+from jaxdp.config.values import MOST_DEVICES, MOST_WORKERS, NON_NEGATIVE, POSITIVE, at_most
 
 DEFAULT_WORKERS = 4
 
@@ -84,10 +78,7 @@ class ProcessConfig(Settings):
         saved=False,
     )
     num_processes: int | None = setting(
-        None,
-        "number of processes (default: detected on a cluster)",
-        POSITIVE,
-        saved=False,
+        None, "number of processes (default: detected on a cluster)", POSITIVE, saved=False
     )
     process_id: int | None = setting(
         None,
@@ -96,10 +87,7 @@ class ProcessConfig(Settings):
         saved=False,
     )
     distributed_timeout: float = setting(
-        60.0,
-        "seconds to wait for the other processes at startup",
-        POSITIVE,
-        saved=False,
+        60.0, "seconds to wait for the other processes at startup", POSITIVE, saved=False
     )
     heartbeat_timeout: float = setting(
         30.0,
