@@ -126,7 +126,9 @@ def create(batch: int, side: int, inputs: int, outputs: int) -> dict[tuple[str, 
         return convolve(x, kernel, (1, 1), ((1, 1), (1, 1)))
 
     programs = {
-        "forward": jax.jit(lambda x, kernel, of_y: jax.vjp(forward, x, kernel)[0]),  # as in training
+        "forward": jax.jit(
+            lambda x, kernel, of_y: jax.vjp(forward, x, kernel)[0]
+        ),  # as in training
         "gradient of the input": jax.jit(
             lambda x, kernel, of_y: jax.vjp(lambda x: forward(x, kernel), x)[1](of_y)[0]
         ),

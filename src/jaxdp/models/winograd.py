@@ -24,7 +24,9 @@ _SIDE = 4  # outputs of a tile along a side
 _POINTS = np.array([0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5)])
 # With fewer of them the transforms cost more than the products save, and the additional time to
 # compile more than a short training gains.
-_FEWEST_CHANNELS, _FEWEST_PIXELS, _FEWEST_PRODUCTS = 16, 2**10, 2**23
+_FEWEST_CHANNELS = 16
+_FEWEST_PIXELS = 2**10  # of a batch
+_FEWEST_PRODUCTS = 2**23  # pixels times channels in and out
 
 
 def _powers(count: int) -> np.ndarray:
