@@ -7,6 +7,7 @@ reference`, which installs PyTorch.
 """
 
 import pytest
+import versus_torch
 from flax import nnx
 
 from jaxdp import models
@@ -80,3 +81,8 @@ def test_logits_gradients_and_statistics_agree(
     assert_agreement(
         reference, model, reference_names(model), torch.randn(8, 3, size, size), torch.arange(8)
     )
+
+
+@pytest.mark.parametrize("row", versus_torch.ROWS)
+def test_the_benchmark_compares_the_same_models(row: str) -> None:
+    versus_torch.check_same_model(*versus_torch.ROWS[row][:3])

@@ -1,14 +1,14 @@
 """Convolves images with 3x3 kernels by a quarter of the multiplications, to train on a CPU.
 
 Images are cut into tiles of 6x6 pixels that overlap by two, and 4x4 outputs are computed from each.
-A convolution along one side is a product of polynomials. It is computed from their values at five
-points and infinity: each value of the product needs one multiplication.
+Along one side a convolution is the transpose of a product of polynomials, which needs one
+multiplication at each of five points and at infinity.
 
 Source: Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks, section 4, F(4x4,
 3x3). The points decide how large rounding errors are (Barabasz et al. 2020, Error Analysis and
-Improving the Accuracy of Winograd Convolution for Deep Neural Networks). Here they are 1 to 5 times
-those of XLA's float32 convolution, measured for 16 to 256 channels; with 0, 1, -1, 2 and -2 they
-are 2 to 11 times as large.
+Improving the Accuracy of Winograd Convolution for Deep Neural Networks). The errors here are 1 to 5
+times as large as XLA's in float32, measured for 16 to 256 channels; with the points 0, 1, -1, 2 and
+-2 they are 2 to 11 times as large.
 """
 
 import math

@@ -19,7 +19,7 @@ from jaxdp.runtime import compilation_cache, malloc
 _FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 # YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
 _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
-# In 0.10 it is slow for products of matrices, too, such as those of `models.winograd`.
+# In jaxlib 0.10 it is also slow for the products of matrices in `models.winograd`.
 _WITHOUT_PRODUCTS = f"{_WITHOUT_CONVOLUTIONS},-individual_dot"
 # From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library,
 # which is NaN in bfloat16 (PyramidNet, ResNet).
