@@ -137,8 +137,8 @@ def readme_blocks() -> dict[str, str]:
                     f" {seconds:.0f} s on 2 CPU cores. It"
                 ),
                 (
-                    f"ended at {one:.2%} on one device and at {eight:.2%} on eight: rounding alone"
-                    " decides between the two."
+                    f"ended at {one:.2%} on one device and at {eight:.2%} on eight, where sums"
+                    " are rounded differently."
                 ),
                 (
                     "Test data choose nothing. `experiments/results.py` writes this."

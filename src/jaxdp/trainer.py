@@ -90,7 +90,8 @@ class Trainer:
     ) -> None:
         self._callbacks = [callbacks] if isinstance(callbacks, str) else [*callbacks]
         words = tuple(each for each in self._callbacks if isinstance(each, str))
-        given = {"model": model, "dataset": data, "task": task, "callbacks": words, **settings}
+        given = {"model": model, "task": task, "callbacks": words, **settings}
+        given |= {} if data is None else {"dataset": data}
         given["init_from"] = _starting_from(settings.get("init_from"))
         config, objects = resolve(given)
         devices_lib.ensure(
