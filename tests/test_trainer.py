@@ -429,6 +429,7 @@ class NoCallback:
             "lr=0.1: unknown setting; did you mean learning_rate? known: accumulate_steps",
         ),
         ({"accum": 2}, "accum=2: unknown setting; did you mean accumulate_steps?"),
+        ({"dataset": "mnist"}, "dataset=mnist: data is given, too"),
         (
             {"callbacks": [NoCallback()]},
             "callbacks=NoCallback: is no callback: it has none of the methods on_start",

@@ -13,7 +13,7 @@ from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAG
 from jaxdp.plugins import load_plugins, with_script
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.lock import FolderLocked
-from jaxdp.runtime import platform, processes
+from jaxdp.runtime import collector, platform, processes
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
@@ -31,13 +31,14 @@ def main(config: TrainConfig) -> int:
     with _peers_notified():
         signals = StopSignals(_SIGNALS)
         with signals.handled(), contextlib.ExitStack() as cleanup:
-            platform.configure(
-                config.devices, deterministic=config.deterministic, precision=config.precision
-            )
-            from jaxdp.callbacks.watchdog import Watchdog
-            from jaxdp.reporting import progress
-            from jaxdp.trainer import run_setup
-            from jaxdp.training import setup as setup_lib
+            with collector.paused():
+                platform.configure(
+                    config.devices, deterministic=config.deterministic, precision=config.precision
+                )
+                from jaxdp.callbacks.watchdog import Watchdog
+                from jaxdp.reporting import progress
+                from jaxdp.trainer import run_setup
+                from jaxdp.training import setup as setup_lib
 
             group = processes.start(config)
             signals.check()

@@ -91,7 +91,10 @@ class Trainer:
         self._callbacks = [callbacks] if isinstance(callbacks, str) else [*callbacks]
         words = tuple(each for each in self._callbacks if isinstance(each, str))
         given = {"model": model, "task": task, "callbacks": words, **settings}
-        given |= {} if data is None else {"dataset": data}
+        if data is not None:
+            if "dataset" in settings:
+                raise ConfigError("dataset", shown(settings["dataset"]), "data is given, too")
+            given["dataset"] = data
         given["init_from"] = _starting_from(settings.get("init_from"))
         config, objects = resolve(given)
         devices_lib.ensure(
@@ -244,9 +247,7 @@ def _all_callbacks(
     chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
     if config.early_stop is not None:
         metric, larger = setup.recipe.task.best_metric
-        chosen.append(
-            callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)
-        )
+        chosen += [callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)]
     chosen += own
     return [*chosen, RunRecord()] if writes else chosen
 
@@ -290,12 +291,8 @@ def _signature() -> inspect.Signature:
     del own["settings"]
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     defaults = TrainConfig().plain()
-    return inspect.Signature(
-        [
-            *own.values(),
-            *(keyword(name, default=defaults[name]) for name in TrainKeywords.__annotations__),
-        ]
-    )
+    settings = [keyword(name, default=defaults[name]) for name in TrainKeywords.__annotations__]
+    return inspect.Signature([*own.values(), *settings])
 
 
 Trainer.__signature__ = _signature()  # pyright: ignore[reportAttributeAccessIssue]

@@ -5,6 +5,7 @@ The order at a step that is evaluated and saved is fixed: check that everything 
 row, save. A state that diverged is never saved, and no row is about one.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import numpy as np
 from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
+from jaxdp.runtime import collector
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -93,7 +95,10 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
             batch = next(batches)
         activity = "training" if compiled else "compiling"
         run.emit("on_activity", Activity, activity, steps.start + 1, compiled)
-        with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+        with (
+            jax.profiler.StepTraceAnnotation("train", step_num=step + 1),
+            contextlib.nullcontext() if compiled else collector.paused(),
+        ):
             state, step_sums = compile_then_barrier(
                 setup.strategy.train_step, state, batch, constants
             )

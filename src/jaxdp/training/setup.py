@@ -23,7 +23,7 @@ from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 from jaxdp.rundir.start import will_resume
-from jaxdp.runtime import platform
+from jaxdp.runtime import collector, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
@@ -91,6 +91,7 @@ class Setup(Batches):
         vars(other).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
         return other
 
+    @collector.paused()
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
         weights = self.initial_weights
@@ -161,6 +162,7 @@ class Setup(Batches):
         )
 
 
+@collector.paused()
 def create_setup(
     config: TrainConfig,
     objects: Objects = NOTHING,

@@ -1,0 +1,17 @@
+import gc
+
+import pytest
+
+from jaxdp.runtime import collector
+
+
+@collector.paused()
+def _fail():
+    assert not gc.isenabled()
+    raise KeyError
+
+
+def test_collector_runs_again_after_an_error():
+    with pytest.raises(KeyError):
+        _fail()
+    assert gc.isenabled()
