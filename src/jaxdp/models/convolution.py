@@ -1,6 +1,6 @@
-"""Convolves images in forms with gradients that XLA:CPU computes fast.
+"""Convolves images, and adds up residual branches, in forms that XLA:CPU trains fast.
 
-Other platforms get the plain convolution and its gradient.
+Other platforms get the plain operations and their gradients.
 """
 
 import functools
@@ -127,3 +127,20 @@ def _convolve_backward(
 
 
 convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+@jax.custom_vjp
+def computed_once(x: Array) -> Array:
+    """Returns x; a training step on a CPU keeps it, and its gradient, in memory.
+
+    XLA:CPU would add up all residual branches before x again for every operation that reads x, and
+    in the gradient all branches after it: a step of PyramidNet 110 takes 1.4 times as long.
+    """
+    return x
+
+
+def _keep(x: Array) -> Array:
+    return _choose(jax.lax.optimization_barrier, lambda x: x, x)
+
+
+computed_once.defvjp(lambda x: (_keep(x), None), lambda _, of_x: (_keep(of_x),))

@@ -176,6 +176,7 @@ def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -
             x = nnx.remat(lambda block, *inputs: block(*inputs))(block, x, *args)
         else:
             x = block(x, *args)
+        x = convolution.computed_once(x)
     return x
 
 
