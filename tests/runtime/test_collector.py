@@ -6,12 +6,12 @@ from jaxdp.runtime import collector
 
 
 @collector.paused()
-def _fail():
+def _fail() -> None:
     assert not gc.isenabled()
     raise KeyError
 
 
-def test_collector_runs_again_after_an_error():
+def test_collector_runs_again_after_an_error() -> None:
     with pytest.raises(KeyError):
         _fail()
     assert gc.isenabled()
