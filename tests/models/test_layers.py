@@ -128,10 +128,8 @@ def test_large_convolutions_are_trained_by_fewer_products() -> None:
         assert is_convolved("cpu", *small)
 
 
-@pytest.mark.parametrize(
-    ("platform", "constrained"), [("cuda", True), ("tpu", False), ("cpu", False)]
-)
-def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrained: bool) -> None:
+@pytest.mark.parametrize("platform", ["cuda", "tpu", "cpu"])
+def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str) -> None:
     def loss(kernel: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.sum(convolution.convolve(x, kernel, (1, 1), ((1, 1), (1, 1))))
 
@@ -139,7 +137,14 @@ def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrai
         jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32),
         jax.ShapeDtypeStruct((2, 6, 6, 4), jnp.float32),
     )
-    assert ("LayoutConstraint" in lowered(jax.grad(loss), platform, *shapes)) == constrained
+    found = "LayoutConstraint" in lowered(jax.grad(loss), platform, *shapes)
+    assert found == (platform == "cuda")
+
+
+@pytest.mark.parametrize(("platform", "kept"), [("cpu", 2), ("cuda", 0)])
+def test_a_sum_of_branches_and_its_gradient_are_kept_on_a_cpu(platform: str, kept: int) -> None:
+    gradient = jax.grad(lambda x: layers.run_blocks(nnx.Dict(), [jnp.tanh], x) ** 2)
+    assert lowered(gradient, platform, 1.0).count("optimization_barrier") == kept
 
 
 def test_variance_survives_a_large_mean() -> None:
