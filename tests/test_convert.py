@@ -119,7 +119,7 @@ def test_exports_are_what_the_run_evaluates(
         ("cnn", {"width": 2, "hidden": 8}),
         pytest.param("vgg", {"depth": 11, "width": 1}, marks=pytest.mark.slow),
         ("vgg", {"depth": 11, "width": 1, "head": "imagenet"}),
-        ("resnet", {"depth": 8, "width": 2}),
+        ("resnet", {"depth": 8, "width": 64}),
         ("pyramidnet", SMALL),
         *[
             ("unet", {"base_channels": 2, "levels": 1, "upsampling": each})

@@ -31,7 +31,7 @@ def slides(kind: str) -> None:
     for number in range(8):
         rng = np.random.default_rng(number)
         mask = np.zeros((32, 32), np.uint16)
-        corners = [(row, column) for row in range(0, 32, 8) for column in range(0, 32, 8)]
+        corners = 8 * np.array([*np.ndindex(4, 4)])
         for index, (row, column) in enumerate(rng.permutation(corners)[: 5 + number], 1):
             mask[row : row + 6, column : column + 6] = index
         image = (40 + 150 * (mask > 0) + rng.normal(0, 10, mask.shape)).astype(np.uint8)

@@ -79,10 +79,9 @@ def test_cutout_erases_a_square_around_any_pixel() -> None:
         )
         places[erased.tobytes()] += 1
     expected = set()
-    for row in range(height):
-        for column in range(width):
-            square = np.zeros((height, width), bool)
-            square[max(row - 1, 0) : row + 1, max(column - 1, 0) : column + 1] = True
-            expected.add(square.tobytes())
+    for row, column in np.ndindex(height, width):
+        square = np.zeros((height, width), bool)
+        square[max(row - 1, 0) : row + 1, max(column - 1, 0) : column + 1] = True
+        expected.add(square.tobytes())
     assert set(places) == expected
     assert max(places.values()) < 4 * len(KEYS) / (height * width)

@@ -29,15 +29,18 @@ def test_a_share_of_each_class_is_drawn_by_the_seed() -> None:
         return open_dataset(read_settings({"dataset": "digits", "validation": 0.2, "seed": seed}))
 
     whole, first, second, again = open_dataset("digits"), opened(0), opened(1), opened(0)
-    labels = [first.validation[index]["labels"] for index in range(len(first.validation))]
-    counts = np.bincount([whole.train[index]["labels"] for index in range(len(whole.train))])
-    np.testing.assert_array_equal(np.bincount(labels), np.floor(0.2 * counts + 0.5))
-    assert len(first.train) + len(first.validation) == len(whole.train)
-    assert (len(first.test), first.evaluation_split) == (360, "validation")
+
+    def values(source: Any, field: str) -> list[Any]:
+        return [source[index][field] for index in range(len(source))]
 
     def bytes_of(source: Any) -> list[bytes]:
-        return [source[index]["images"].tobytes() for index in range(len(source))]
+        return [image.tobytes() for image in values(source, "images")]
 
+    counts = np.bincount(values(whole.train, "labels"))
+    held_out = np.bincount(values(first.validation, "labels"))
+    np.testing.assert_array_equal(held_out, np.floor(0.2 * counts + 0.5))
+    assert len(first.train) + len(first.validation) == len(whole.train)
+    assert (len(first.test), first.evaluation_split) == (360, "validation")
     assert bytes_of(first.validation) == bytes_of(again.validation) != bytes_of(second.validation)
     assert sorted(bytes_of(first.train) + bytes_of(first.validation)) == sorted(
         bytes_of(whole.train)

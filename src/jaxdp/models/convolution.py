@@ -15,8 +15,13 @@ from jaxtyping import Array, Float
 
 from jaxdp.models import winograd
 
+# With fewer of them Winograd's algorithm is slower for the output alone.
+_FEWEST_CHANNELS_FORWARD = 64
 
-def convolve_nhwc(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
+
+def convolve_nhwc(
+    x: Array, kernel: Array, strides: Any, padding: Any, local: bool = False, **_: Any
+) -> Array:
     """Convolves images in NHWC layout; `nnx.Conv` accepts this function as `conv_general_dilated`.
 
     Args:
@@ -24,12 +29,21 @@ def convolve_nhwc(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any)
         kernel: weights, of shape (rows, columns, in, out).
         strides: steps in pixels along height and width.
         padding: pairs of zeros before and after, along height and width.
+        local: whether outputs that no step differentiates depend on no pixel outside their window,
+            not even by rounding.
         **_: other arguments of Flax, which are the same for all convolutions of these models.
     """
     smaller = all(
         size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True)
     )
-    return (_convolve_small if smaller else convolve)(x, kernel, tuple(strides), tuple(padding))
+    if smaller:
+        return _convolve_small(x, kernel, tuple(strides), tuple(padding))
+    return convolve(x, kernel, tuple(strides), tuple(padding), local)
+
+
+def convolve_nhwc_locally(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
+    """Convolves images as `convolve_nhwc` does with `local`: tiles of a large image rely on it."""
+    return convolve_nhwc(x, kernel, strides, padding, local=True)
 
 
 def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
@@ -57,15 +71,15 @@ def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.nd
     return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def convolve(
     x: Float[Array, "batch height width in"],
     kernel: Float[Array, "kh kw in out"],
     strides: tuple[int, ...],
     padding: Any,
+    local: bool = False,
 ) -> Float[Array, "batch h w out"]:
-    """Convolves images; a step that differentiates it computes it and its gradients in the form
-    that is fastest on the platform.
+    """Convolves images, and computes the gradients, in the form that is fastest on the platform.
 
     For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms,
     sums of branches) in the memory order of a transposed array; an optimization barrier makes it
@@ -74,7 +88,9 @@ def convolve(
     On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the
     update, which then cannot write over the old parameters, and copies them.
     """
-    return plain(x, kernel, strides, padding)
+    if local or min(kernel.shape[2:]) < _FEWEST_CHANNELS_FORWARD:
+        return plain(x, kernel, strides, padding)
+    return _convolve_forward(x, kernel, strides, padding, local)[0]
 
 
 def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
@@ -85,7 +101,7 @@ def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Ar
 
 
 def _convolve_forward(
-    x: Array, kernel: Array, strides: tuple[int, ...], padding: Any
+    x: Array, kernel: Array, strides: tuple[int, ...], padding: Any, local: bool
 ) -> tuple[Array, tuple[Array, Array]]:
     default = functools.partial(plain, strides=strides, padding=padding)
     on_cpu = winograd.convolve if winograd.is_faster(x, kernel, strides, padding) else default
@@ -99,7 +115,7 @@ def _choose(on_cpu: Callable[..., Array], default: Callable[..., Array], *arrays
 
 
 def _convolve_backward(
-    strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array
+    strides: tuple[int, ...], padding: Any, local: bool, kept: tuple[Array, Array], of_y: Array
 ) -> tuple[Array, Array]:
     x, kernel = kept
     forward = functools.partial(plain, strides=strides, padding=padding)

@@ -24,6 +24,7 @@ def conv(  # noqa: PLR0913 - a layer's constructor
     stride: int = 1,
     padding: int | None = None,
     bias: bool = False,
+    local: bool = False,
     kernel_init: initializers.Initializer = initializers.he_normal_fan_out,
     dtype: Any,
     rngs: nnx.Rngs,
@@ -39,6 +40,8 @@ def conv(  # noqa: PLR0913 - a layer's constructor
         padding: rows and columns of zeros on each side; None for as many as keep the size at stride
             1.
         bias: whether to add a bias; it starts at 0.
+        local: whether evaluated outputs depend on no pixel outside their window, not even by
+            rounding.
         kernel_init: initializer of the kernel.
         dtype: format of the computation; parameters are float32.
         rngs: source of the initial kernel.
@@ -55,7 +58,9 @@ def conv(  # noqa: PLR0913 - a layer's constructor
         kernel_init=kernel_init,
         bias_init=initializers.zeros,
         rngs=rngs,
-        conv_general_dilated=convolution.convolve_nhwc,
+        conv_general_dilated=(
+            convolution.convolve_nhwc_locally if local else convolution.convolve_nhwc
+        ),
     )
 
 

@@ -77,7 +77,7 @@ class UNet(nnx.Module):
 
         norm = padding == "same" and upsampling != "resize"
         options: dict[str, Any] = {"kernel_init": initializers.he_normal_fan_in}
-        options |= {"dtype": dtype, "rngs": rngs}
+        options |= {"dtype": dtype, "rngs": rngs, "local": True}  # for tiles of large images
         pixels = 1 if padding == "same" else 0
         block = functools.partial(
             layers.ConvStack, batch_norm=norm, bias=not norm, padding=pixels, **options

@@ -44,7 +44,8 @@ def is_faster(x: Array, kernel: Array, strides: Sequence[int], padding: Any) -> 
     """Returns whether a CPU computes this convolution and its gradients faster here."""
     pixels = math.prod(x.shape[:3])
     return (
-        x.dtype == jnp.float32
+        isinstance(pixels, int)  # a symbol in an exported program
+        and x.dtype == jnp.float32
         and kernel.shape[:2] == (3, 3)
         and (*strides, *padding) == (1, 1, (1, 1), (1, 1))
         and min(kernel.shape[2:]) >= _FEWEST_CHANNELS

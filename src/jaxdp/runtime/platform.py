@@ -39,8 +39,8 @@ _HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS,)}
 _DEFECTS = {
     "0.10.2": (
         "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
-        "few terms over more than 32,768 rows (jax issue 39103), and end by signal 11 where it "
-        "evaluates a deep network; 0.10.1 and 0.12 do not"
+        "few terms over more than 32,768 rows (jax issue 39103), and can end by signal 11 where it "
+        "evaluates a deep network; 0.10.1 and 0.12 do neither"
     ),
 }
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")

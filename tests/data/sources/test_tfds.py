@@ -202,16 +202,10 @@ def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfd
     data_dir = write_tfds(
         "TinyWords",
         {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2)},
-        {
-            "train": [{"text": "a", "label": 0}],
-            "test": [{"text": "b", "label": 1}],
-        },
+        {"train": [{"text": "a", "label": 0}], "test": [{"text": "b", "label": 1}]},
     )
     with refused(
-        (
-            r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text"
-            r" \(Text\)"
-        ),
+        r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text \(Text\)"
     ):
         opened("tfds:tiny_words", data_dir)
 
@@ -271,7 +265,7 @@ def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(
 def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:
     data_dir = write_pets(write_tfds, [(80, 60), (80, 100), (70, 60)])
     with refused(
-        (r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"),
+        r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"
     ):
         opened("oxford_iiit_pet", data_dir)
     dataset = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), image_size="16x24")
@@ -326,9 +320,7 @@ def test_a_missing_file_is_an_error_even_when_bad_examples_are_left_out(
     data_dir = tiny_pets(write_tfds, 4)
     next((data_dir / "tiny_pets" / "1.0.0").glob("*test*")).unlink()
     with refused(
-        (
-            r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No"
-            r" such file"
-        ),
+        r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No"
+        r" such file"
     ):
         opened("tfds:tiny_pets", data_dir, on_bad_example="skip")
