@@ -79,10 +79,15 @@ def distance() -> float:
 
 
 class Near:
-    """Measures while the cores are as near as they have been before."""
+    """Measures while the cores are as near as they have been before.
+
+    Attributes:
+        missed: how many speeds count although the cores were not near.
+    """
 
     def __init__(self) -> None:
         self._shortest = distance()
+        self.missed = 0
 
     def measure(self, speed: Callable[[], float]) -> float:
         """Returns the first speed before and after which the cores are near."""
@@ -94,8 +99,9 @@ class Near:
                 time.sleep(1)
             found = speed()
             if self._are_near():
-                break
+                return found
             print(f"{found:.1f} while the cores share no cache", file=sys.stderr)
+        self.missed += 1
         return found
 
     def _are_near(self) -> bool:

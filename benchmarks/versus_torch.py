@@ -89,14 +89,15 @@ def main() -> None:
         + " | best / best eager | best / best | first step: jaxdp, torch.compile |",
         "|---" * (len(OURS) + len(THEIRS) + 4) + "|",
     ]
+    near = cores.Near()
     for row in [name for name in ROWS if any(word in name for word in arguments.rows)]:
         subprocess.run([sys.executable, __file__, "--check", row], check=True)
-        cells = cells_of(*measure(row, arguments.rounds, arguments.seconds))
+        cells = cells_of(*measure(row, arguments.rounds, arguments.seconds, near))
         lines.append(f"| {row} | {' | '.join(cells)} |")
     heading = (
-        f"Images per second, medians of {arguments.rounds} rounds in which the cores shared a"
-        " cache; first step: seconds to import, compile without a cache and run it. Written by"
-        " `nox -s bench -- versus_torch`."
+        f"Images per second, medians of {arguments.rounds} rounds ({near.missed} turns without a"
+        " cache that the cores share); first step: seconds to import, compile without a cache and"
+        " run it. Written by `nox -s bench -- versus_torch`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
@@ -105,13 +106,12 @@ def main() -> None:
 
 
 def measure(
-    row: str, rounds: int, seconds: float
+    row: str, rounds: int, seconds: float, near: cores.Near
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Returns images per second of each side in each round, and seconds to its first step."""
     speeds: dict[str, list[float]] = {side: [] for side in (*OURS, *THEIRS)}
     with contextlib.ExitStack() as cleanup:
         sides = {side: cleanup.enter_context(Side(row, side, seconds)) for side in speeds}
-        near = cores.Near()
         for number in range(rounds):
             for side, process in sides.items():
                 speeds[side].append(near.measure(process.turn))

@@ -1,4 +1,4 @@
-"""Convolves images, and adds up residual branches, in forms that XLA:CPU trains fast.
+"""Convolves images, and adds up residual branches, in forms that are fast on XLA:CPU.
 
 Other platforms get the plain operations and their gradients.
 """
@@ -152,7 +152,7 @@ def computed_once(x: Array) -> Array:
     XLA:CPU would add up all residual branches before x again for every operation that reads x, and
     in the gradient all branches after it: a step of PyramidNet 110 takes 1.4 times as long. Without
     a gradient jaxlib 0.10.2 would compute the layers before a sum in one operation of YNNPACK,
-    which reads beyond its arrays: PyramidNets from alpha=84 on ended by signal 11.
+    which reads beyond its arrays: many PyramidNets from alpha=84 on ended by signal 11.
     """
     return _keep(x)
 

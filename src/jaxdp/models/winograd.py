@@ -1,4 +1,4 @@
-"""Convolves images with 3x3 kernels by a quarter of the multiplications, to train on a CPU.
+"""Convolves images with 3x3 kernels by a quarter of the multiplications, on a CPU.
 
 Images are cut into tiles of 6x6 pixels that overlap by two, and 4x4 outputs are computed from each.
 Along one side a convolution is the transpose of a product of polynomials, which needs one
