@@ -54,8 +54,7 @@ double nanoseconds(long turns, int first_core, int last_core) {
 """
 _TURNS = 100_000
 _FARTHER = 2  # times the shortest distance: no shared cache
-_TRIES = 5  # the last one counts wherever the cores are
-_SECONDS = 60  # to wait before each until they are near
+_PATIENCE = 1200.0  # seconds to wait or repeat in all; then speeds count wherever the cores are
 
 
 @functools.cache
@@ -79,30 +78,33 @@ def distance() -> float:
 
 
 class Near:
-    """Measures while the cores are as near as they have been before.
-
-    Attributes:
-        missed: how many speeds count although the cores were not near.
-    """
+    """Measures while the cores are as near as they have been before."""
 
     def __init__(self) -> None:
         self._shortest = distance()
-        self.missed = 0
+        self._patience = _PATIENCE
+        self._missed = 0
 
     def measure(self, speed: Callable[[], float]) -> float:
         """Returns the first speed before and after which the cores are near."""
-        found = 0.0
-        for _ in range(_TRIES):
-            for _ in range(_SECONDS):
-                if self._are_near():
-                    break
+        while True:
+            while not (near := self._are_near()) and self._patience > 0:
                 time.sleep(1)
+                self._patience -= 1
+            start = time.perf_counter()
             found = speed()
-            if self._are_near():
+            if near and self._are_near():
                 return found
             print(f"{found:.1f} while the cores share no cache", file=sys.stderr)
-        self.missed += 1
-        return found
+            self._patience -= time.perf_counter() - start
+            if self._patience <= 0:
+                self._missed += 1
+                return found
+
+    def note(self) -> str:
+        """Says how many speeds count although the cores were not near, if that was measured."""
+        said = f" ({self._missed} turns without a cache that the cores share)"
+        return said if self._shortest else ""
 
     def _are_near(self) -> bool:
         measured = min(distance(), distance(), distance())  # others may interrupt a thread

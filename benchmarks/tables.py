@@ -14,8 +14,12 @@ def machine(*packages: str) -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     info = pathlib.Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    cores = f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}"
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    found = {key.strip(): value.strip() for key, value in pairs}
+    cores = f"{os.cpu_count()} cores of {found.get('model name', platform.processor())}"
+    # A virtual machine may name no generation, and some are three times as fast as others.
+    if "cpu family" in found:
+        cores += f" (family {found['cpu family']}, model {found['model']})"
     return f"{datetime.date.today().isoformat()}, {cores}, {versions}."
 
 

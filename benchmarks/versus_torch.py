@@ -8,10 +8,10 @@ same, in float32, on this machine's CPU, with the same allocator. jaxdp runs on 
 two simulated ones. PyTorch runs eagerly and with torch.compile, channels first and last, with as
 many threads as cores, and compiled with DistributedDataParallel in two processes of half the
 threads. Each side of a row is a process that compiles once and then waits for its turns, since a
-machine's speed drifts; a turn counts if the cores share a cache before and after it. A ratio is the
-median over rounds of the ratios within one round; the best of a side may change from round to
-round. Before a row is measured, both models must have the same number of parameters and, given the
-same weights, the same logits.
+machine's speed drifts; a turn counts if the cores share a cache before and after it, for which it
+waits up to 20 minutes in all. A ratio is the median over rounds of the ratios within one round; the
+best of a side may change from round to round. Before a row is measured, both models must have the
+same number of parameters and, given the same weights, the same logits.
 """
 
 import argparse
@@ -95,9 +95,8 @@ def main() -> None:
         cells = cells_of(*measure(row, arguments.rounds, arguments.seconds, near))
         lines.append(f"| {row} | {' | '.join(cells)} |")
     heading = (
-        f"Images per second, medians of {arguments.rounds} rounds ({near.missed} turns without a"
-        " cache that the cores share); first step: seconds to import, compile without a cache and"
-        " run it. Written by `nox -s bench -- versus_torch`."
+        f"Images per second, medians of {arguments.rounds} rounds{near.note()}; first step: seconds"
+        " to import, compile without a cache and run it. Written by `nox -s bench -- versus_torch`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
