@@ -107,13 +107,13 @@ def measure(row: str, seeds: int) -> Runs:
     return runs
 
 
-def export(dataset: str, path: pathlib.Path) -> None:
-    """Writes the images and targets of a built-in dataset."""
-    from jaxdp.data.sources import open_dataset
+def export(dataset: str, path: pathlib.Path, **settings: Any) -> None:
+    """Writes the images and targets of a dataset."""
+    import jaxdp.data
 
-    arrays = {}
+    arrays, opened = {}, jaxdp.data.load(dataset, **settings)
     for split in ("train", "test"):
-        source: Any = getattr(open_dataset(dataset), split)
+        source = getattr(opened, split)
         examples = [source[number] for number in range(len(source))]
         arrays |= {
             f"{split}_{field}": np.stack([example[field] for example in examples])
@@ -124,17 +124,24 @@ def export(dataset: str, path: pathlib.Path) -> None:
 
 def timed(command: list[str], cache: pathlib.Path) -> tuple[float, list[float]]:
     """Returns the seconds of a process that trains, and the metric of each of its evaluations."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=with_cache(cache)
+    )
+    seconds = time.perf_counter() - start
+    return seconds, [float(line.split()[-1]) for line in done.stdout.splitlines()]
+
+
+def with_cache(folder: pathlib.Path) -> dict[str, str]:
+    """Returns this environment with what either side compiles in a folder."""
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("JAX_COMPILATION_CACHE")
     }
-    environment |= dict.fromkeys(("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"), str(cache))
+    environment |= dict.fromkeys(("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"), str(folder))
     environment["PYTHONDONTWRITEBYTECODE"] = ""
-    start = time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    seconds = time.perf_counter() - start
-    return seconds, [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    return environment
 
 
 def cells_of(runs: Runs) -> list[str]:

@@ -1,12 +1,14 @@
-"""Trains with jaxdp's defaults until a metric of the test images reaches a value.
+"""Trains with jaxdp until a metric of the test images reaches a value.
 
-    python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC --target VALUE [--seed N]
-        [--devices N]
+    python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC [--target VALUE] [--seed N]
+        [--devices N] [--settings JSON]
 
-`time_to_accuracy.py` starts this file.
+`time_to_accuracy.py` and `cifar10.py` start this file.
 """
 
 import argparse
+import json
+import math
 
 import jaxdp
 
@@ -31,14 +33,16 @@ def main() -> None:
     )
     for name in ("model", "dataset", "metric"):
         parser.add_argument(name)
-    parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--target", type=float, default=math.inf)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--settings", type=json.loads, default={}, help="those of the trainer")
     arguments = parser.parse_args()
     stop = StopAt(arguments.metric, arguments.target)
     settings = {
         "devices": arguments.devices,
         "strategy": "single" if arguments.devices == 1 else "pmap",
+        **arguments.settings,
     }
     jaxdp.Trainer(
         arguments.model,

@@ -45,9 +45,9 @@ class Unit(nn.Module):
 
 
 class PyramidNet(nn.Module):
-    def __init__(self, depth: int = 20, alpha: int = 24) -> None:
+    def __init__(self, depth: int = 20, alpha: int = 24, inputs: int = 1) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16))
+        self.stem = nn.Sequential(nn.Conv2d(inputs, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16))
         count, units, channels = (depth - 2) // 6, [], 16
         for index in range(3 * count):
             width = round(16 + alpha * (index + 1) / (3 * count))

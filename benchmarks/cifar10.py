@@ -1,0 +1,141 @@
+"""Trains PyramidNet 20 α48 on CIFAR-10 in jaxdp and in compiled PyTorch with the same recipe, and
+prints accuracy and seconds after each of 12 epochs.
+
+    python benchmarks/cifar10.py --data-dir DIR [--seeds [SEED ...]] [--write FILE]
+
+Both train on all 50,000 images and evaluate the 10,000 test images after every epoch. Seconds count
+from the start of the process, with compilation and without a cache of earlier runs. A run takes
+half an hour on two cores, so each is kept in cifar10.jsonl, one line of JSON, and the table is of
+all that are kept; `--seeds` without a seed trains nothing. PyTorch reads the images from a file
+that is written before, which does not count.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import tables
+import time_to_accuracy
+
+HERE = pathlib.Path(__file__).parent
+KEPT = HERE / "cifar10.jsonl"
+# torch_cifar10.py has the same recipe.
+SETTINGS = {
+    "model_kwargs": {"depth": 20, "alpha": 48},
+    "epochs": 12,
+    "global_batch_size": 64,
+    "augment": ["pad_crop:2", "flip"],
+    "warmup_fraction": 0.2,
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.1,
+    "validation": "none",
+}
+SIDES = ("jaxdp", "torch.compile")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=pathlib.Path, help="of TensorFlow Datasets")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="to train with")
+    parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
+    parser.add_argument("--kept", type=pathlib.Path, default=KEPT, help="file of finished runs")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
+    arguments = parser.parse_args()
+    settings = SETTINGS | {"epochs": arguments.epochs}
+    if arguments.data_dir:
+        settings["data_dir"] = str(arguments.data_dir)
+    if arguments.seeds:
+        train(settings, arguments.seeds, arguments.kept)
+    runs = [json.loads(line) for line in arguments.kept.read_text().splitlines()]
+    chosen = [run for run in runs if len(run["accuracy"]) == arguments.epochs]
+    if {run["side"] for run in chosen} != set(SIDES):
+        parser.error(f"{arguments.kept} has no run of {arguments.epochs} epochs of both sides")
+    text = table(chosen)
+    print(text)
+    if arguments.write:
+        tables.write(arguments.write, "cifar10", text)
+
+
+def train(settings: dict[str, Any], seeds: list[int], kept: pathlib.Path) -> None:
+    """Adds a run of either side and each seed to the file."""
+    with tempfile.TemporaryDirectory() as name:
+        images = pathlib.Path(name, "cifar10.npz")
+        given = {"data_dir": settings["data_dir"]} if "data_dir" in settings else {}
+        time_to_accuracy.export("cifar10", images, **given)
+        words = ("pyramidnet", "cifar10", "accuracy", "--settings", json.dumps(settings))
+        commands = {
+            "jaxdp": [str(HERE / "time_to_accuracy_jaxdp.py"), *words],
+            "torch.compile": [
+                str(HERE / "torch_cifar10.py"),
+                str(images),
+                "--epochs",
+                str(settings["epochs"]),
+            ],
+        }
+        for seed in seeds:
+            for side in SIDES:
+                cache = pathlib.Path(name, f"{side}-{seed}")
+                command = [sys.executable, *commands[side], "--seed", str(seed)]
+                run = {"side": side, "seed": seed, **followed(command, cache)}
+                run["machine"] = tables.machine("jax", "flax", "torch")
+                with kept.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+
+
+def followed(command: list[str], cache: pathlib.Path) -> dict[str, list[float]]:
+    """Runs a process that prints a line after each epoch.
+
+    Returns the accuracies, and the seconds since its start.
+    """
+    run: dict[str, list[float]] = {"accuracy": [], "seconds": []}
+    start = time.perf_counter()
+    environment = time_to_accuracy.with_cache(cache)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=cache.parent
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            run["seconds"].append(round(time.perf_counter() - start, 1))
+            run["accuracy"].append(float(line.split()[-1]))
+            print(command[1], line.strip(), f"after {run['seconds'][-1]} s", file=sys.stderr)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+    return run
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Returns the medians over the seeds after each epoch, and the last accuracy of each run."""
+    by_side = {side: [run for run in runs if run["side"] == side] for side in SIDES}
+    lines = [
+        f"| epoch | {' | '.join(f'{side}, accuracy | seconds' for side in SIDES)} |",
+        "|---" * (2 * len(SIDES) + 1) + "|",
+    ]
+    for epoch in range(len(runs[0]["accuracy"])):
+        cells = [str(epoch + 1)]
+        for side in SIDES:
+            accuracy, seconds = (
+                statistics.median(run[name][epoch] for run in by_side[side])
+                for name in ("accuracy", "seconds")
+            )
+            cells += [f"{accuracy:.1%}", f"{seconds:,.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    ends = ", ".join(
+        f"{run['side']} with seed {run['seed']} {run['accuracy'][-1]:.2%}" for run in runs
+    )
+    heading = f"Medians over the seeds, written by `benchmarks/cifar10.py`. Each run: {ends}."
+    heading = " ".join([heading, *sorted({run["machine"] for run in runs})])
+    return "\n".join([heading, "", *lines, ""])
+
+
+if __name__ == "__main__":
+    main()
