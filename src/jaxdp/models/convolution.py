@@ -38,7 +38,7 @@ def convolve_nhwc(
     )
     if smaller:
         return _convolve_small(x, kernel, tuple(strides), tuple(padding))
-    return convolve(x, kernel, tuple(strides), tuple(padding), local)
+    return (convolve_locally if local else convolve)(x, kernel, tuple(strides), tuple(padding))
 
 
 def convolve_nhwc_locally(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
@@ -71,13 +71,12 @@ def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.nd
     return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(
     x: Float[Array, "batch height width in"],
     kernel: Float[Array, "kh kw in out"],
     strides: tuple[int, ...],
     padding: Any,
-    local: bool = False,
 ) -> Float[Array, "batch h w out"]:
     """Convolves images, and computes the gradients, in the form that is fastest on the platform.
 
@@ -88,9 +87,17 @@ def convolve(
     On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the
     update, which then cannot write over the old parameters, and copies them.
     """
-    if local or min(kernel.shape[2:]) < _FEWEST_CHANNELS_FORWARD:
+    if min(kernel.shape[2:]) < _FEWEST_CHANNELS_FORWARD:
         return plain(x, kernel, strides, padding)
-    return _convolve_forward(x, kernel, strides, padding, local)[0]
+    return _convolve_forward(x, kernel, strides, padding)[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve_locally(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
+    """Convolves images as `convolve` does, but by the plain operation unless it is differentiated:
+    no output then depends on a pixel outside its window.
+    """
+    return plain(x, kernel, strides, padding)
 
 
 def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
@@ -101,7 +108,7 @@ def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Ar
 
 
 def _convolve_forward(
-    x: Array, kernel: Array, strides: tuple[int, ...], padding: Any, local: bool
+    x: Array, kernel: Array, strides: tuple[int, ...], padding: Any
 ) -> tuple[Array, tuple[Array, Array]]:
     default = functools.partial(plain, strides=strides, padding=padding)
     on_cpu = winograd.convolve if winograd.is_faster(x, kernel, strides, padding) else default
@@ -115,7 +122,7 @@ def _choose(on_cpu: Callable[..., Array], default: Callable[..., Array], *arrays
 
 
 def _convolve_backward(
-    strides: tuple[int, ...], padding: Any, local: bool, kept: tuple[Array, Array], of_y: Array
+    strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array
 ) -> tuple[Array, Array]:
     x, kernel = kept
     forward = functools.partial(plain, strides=strides, padding=padding)
@@ -143,6 +150,7 @@ def _convolve_backward(
 
 
 convolve.defvjp(_convolve_forward, _convolve_backward)
+convolve_locally.defvjp(_convolve_forward, _convolve_backward)
 
 
 @jax.custom_vjp
