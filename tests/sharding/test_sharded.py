@@ -186,7 +186,6 @@ def compiled_step(run: Setup) -> Any:
     return run.strategy.train_step.lower(state, batch, run.constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
 
-@pytest.mark.slow
 def test_rows_over_space_divide_the_memory_of_activations() -> None:
     settings: Any = UNET | {
         "model_kwargs": {"base_channels": 8, "levels": 2},

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
+from jaxdp.models import winograd
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, partition, strategy
 from jaxdp.sharding.own_trace import own_trace, scan_steps
@@ -52,18 +53,21 @@ class Sharded(strategy.Strategy):
         everywhere, split = self._state_sharding, mesh.split_over_data(self.mesh)
         recipe = self.recipe
         gather: Callable[[Batch, Batch], Batch] = gather_examples
-        if mesh.SPACE_AXIS in self.mesh.axis_names:
+        spread = mesh.SPACE_AXIS in self.mesh.axis_names
+        if spread:
             # Once after examples are gathered from the dataset, and once after augmentation, which
             # may need whole images.
             split, gather = None, self._gather_and_spread
             preprocess = _SpreadPreprocess(**vars(recipe.preprocess), spread=self._spread)
             recipe = dataclasses.replace(recipe, preprocess=preprocess)
 
+        @winograd.avoided(spread)
         def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
             batch = gather(batch, constants.examples)
             constants = dataclasses.replace(constants, examples={})
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
+        @winograd.avoided(spread)
         def eval_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
             params, ema = replicas.local((state.params, state.ema))
             state = dataclasses.replace(state, params=params, ema=ema)
