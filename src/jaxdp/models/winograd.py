@@ -41,7 +41,6 @@ _KERNEL = _powers(3)
 _OUTPUT = _powers(_SIDE).T
 _IMAGE = np.linalg.inv(_powers(_SIDE + 2)).T.round(12)  # some are 0
 
-
 _avoided = contextvars.ContextVar("avoided", default=False)
 
 
