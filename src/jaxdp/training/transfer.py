@@ -32,6 +32,7 @@ _NORMALIZATION = (
     "note: torchvision's weights were trained with --normalize imagenet; this run normalizes"
     " otherwise"
 )
+_HEAD = "note: the head is also loaded, as if the classes were the same: no names tell them apart"
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -118,8 +119,11 @@ def read_initial(
             for name, array in found.items()
             if name in expected and array.shape == expected[name].shape
         }
+        same = _are_same(names, dataset.class_names)
         # With as many classes that are others, nothing of a head fits, either.
-        fresh = heads if _are_others(names, dataset.class_names) else heads - alike
+        fresh = heads if same is False else heads - alike
+        if same is None and heads & alike and dataset.task != "regression":
+            note = "\n".join(filter(None, (note, _HEAD)))
         if not alike - fresh:
             examples = f"{next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
             problem = f"none of its {len(found)} arrays fits {config.model} by name and shape"
@@ -203,10 +207,11 @@ def _of_run(
     return f"step {step} of {run.path}", arrays, description.class_names
 
 
-def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether two sets of classes are known to differ, which numbers as names do not show."""
-    named = all(not all(name.isdecimal() for name in names) for names in (before, now))
-    return named and tuple(before) != tuple(now)
+def _are_same(before: Sequence[str], now: Sequence[str]) -> bool | None:
+    """Returns whether two sets of classes have the same names; None if one has numbers or none."""
+    if any(all(name.isdecimal() for name in names) for names in (before, now)):
+        return None
+    return tuple(before) == tuple(now)
 
 
 def _of_file(
