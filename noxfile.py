@@ -234,6 +234,7 @@ BENCHMARKS = {
     "first_step": ([], "benchmarks"),
     "versus_torch": ([TORCH], "benchmarks"),
     "time_to_accuracy": ([TORCH], "benchmarks"),
+    "cifar10": ([TORCH], "benchmarks"),
     "torch_convolutions": ([TORCH], "engineering-notes"),
     "input": ([TORCH, "torchvision", "tensorflow-cpu>=2.18"], "benchmarks"),
 }
