@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +19,9 @@ PAD_LABEL = -1  # instance label of pixels beyond the border of an image that wa
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
 NOT_FINITE = "has NaN or infinite pixels"
+# How many widths of the range a pixel may lie beyond it: the sums of squares of pixels stay finite
+# in float32.
+_FARTHEST = 1e12
 
 
 class BadExample(ConfigError):
@@ -34,6 +38,23 @@ class BadExample(ConfigError):
 
     def __reduce__(self) -> Any:
         return BadExample, (self.where, self.problem)
+
+
+def pixel_problem(darkest: float, brightest: float, pixel_range: tuple[float, float]) -> str:
+    """Returns why a step could not compute with an image of floats; "" if it can.
+
+    Args:
+        darkest, brightest: of its pixels; NaN if any pixel is.
+        pixel_range: of the dataset.
+    """
+    if not (math.isfinite(darkest) and math.isfinite(brightest)):
+        return NOT_FINITE
+    low, high = pixel_range
+    below, above = low - darkest, brightest - high
+    if max(below, above) <= _FARTHEST * (high - low):
+        return ""
+    outlier = darkest if below > above else brightest
+    return f"has a pixel of {outlier:g}, where the pixels of the dataset are {low:g} to {high:g}"
 
 
 def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:

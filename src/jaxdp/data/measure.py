@@ -4,13 +4,21 @@ standard deviation and range.
 
 import concurrent.futures
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
 
 from jaxdp.config.values import MOST_CLASSES
-from jaxdp.data.dataset import NOT_FINITE, BadExample, BaseSource, Dataset, Size
+from jaxdp.data.dataset import (
+    NOT_FINITE,
+    BadExample,
+    BaseSource,
+    Dataset,
+    Size,
+    pixel_problem,
+)
 from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.masks import Found, find_classes, unique_values
 from jaxdp.data.pixel_statistics import PixelStatistics
@@ -181,6 +189,29 @@ def measure_pixels(
     return dataclasses.replace(dataset, image_shape=shape, padded=padded)
 
 
+def _without_outliers(
+    parts: Mapping[int, PixelStatistics],
+    whole: PixelStatistics,
+    dataset: Dataset,
+    split: Split,
+    request: Request,
+) -> PixelStatistics:
+    """Returns the sums over the examples whose pixels do not lie far beyond the range of all.
+
+    Raises:
+        BadExample: for another example, unless bad examples are left out.
+    """
+    pixel_range, kept = dataset.pixel_range or whole.pixel_range(), list[PixelStatistics]()
+    for index, part in parts.items():
+        problem = pixel_problem(*part.extremes, pixel_range)
+        if not problem:
+            kept.append(part)
+        elif not request.skip:
+            raise BadExample(split.name(index), problem)
+    # Where no example is left, the first one that is read says why.
+    return functools.reduce(PixelStatistics.add, kept) if kept else whole
+
+
 def _sample(
     name: str, split: Split, dataset: Dataset, request: Request, *, several_sizes: bool
 ) -> PixelStatistics:
@@ -197,17 +228,21 @@ def _sample(
             raise BadExample(split.name(index), NOT_FINITE)
         return index, PixelStatistics.of(image, drawn, index)
 
-    whole: PixelStatistics | None = None
+    parts: dict[int, PixelStatistics] = {}
     sizes: dict[Size, str] = {}
+    channels = 0
     for index, part in _look_through(look, indices, name, request):
-        if whole is None or part.shape[-1] == whole.shape[-1]:
+        channels = channels or part.shape[-1]
+        if part.shape[-1] == channels:
             sizes.setdefault((part.shape[0], part.shape[1]), split.name(index))
-            whole = part if whole is None else whole.add(part)
+            parts[index] = part
         elif not request.skip:
-            wanted = f"not {(*part.shape[:2], whole.shape[-1])}"
+            wanted = f"not {(*part.shape[:2], channels)}"
             problem = f"its images have the shape {part.shape}, {wanted}"
             raise BadExample(split.name(index), problem)
-    assert whole is not None
+    whole = functools.reduce(PixelStatistics.add, parts.values())
+    if drawn:
+        whole = _without_outliers(parts, whole, dataset, split, request)
     if constant:
         held = f"{len(constant)} of {len(indices)} images have equal pixels only"
         remedy = "nothing can be learned from them"

@@ -3,6 +3,7 @@ size, measures what is not known, and checks what was promised.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from jaxdp.data.split import Split
 from jaxdp.data.splits import Part, choose_splits
 from jaxdp.parsing import printable, some
 from jaxdp.registry import ConfigError
+
+_NARROWEST = 1e-30  # range of pixels; its inverse, times 255, is finite in float32
 
 
 def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> Dataset:
@@ -112,6 +115,14 @@ def _check_promises(dataset: Dataset, request: Request) -> None:
     if dataset.dtype != "uint8" and dataset.pixel_range is None:
         needs = f"a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255"
         raise ConfigError("", dataset.dtype, f"{request.config.dataset}: {needs}")
+    low, high = dataset.pixel_range or (0.0, 255.0)
+    if not _NARROWEST <= high - low <= 1 / _NARROWEST:
+        held = f"its pixels are {low:g} to {high:g}, which float32 cannot normalize"
+        raise request.error(f"{held}; scale them, e.g. to 0 to 1")
+    for each in dataset.std:
+        if not 0 < each < math.inf:
+            remedy = "it must be a positive number for each channel"
+            raise request.error(f"its std is {each}; {remedy}")
     request.choose(dataset.task)
     for split, source in dataset.splits().items():
         if not len(source):

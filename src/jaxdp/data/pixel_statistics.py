@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
 _PERCENTILES = (0.1, 99.9)
 _CHUNK = 512  # images at a time
+NO_PIXELS = (math.nan, math.nan)
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
 
@@ -19,6 +21,7 @@ class PixelStatistics:
     Attributes:
         shape: of an image.
         drawn: some pixels of each example, if their range is wanted.
+        extremes: the least and the greatest pixel of the first example, if their range is wanted.
     """
 
     shape: tuple[int, ...]
@@ -26,6 +29,7 @@ class PixelStatistics:
     total: Any
     squares: Any
     drawn: list[np.ndarray]
+    extremes: tuple[float, float] = NO_PIXELS
 
     @classmethod
     def of(cls, images: np.ndarray, draw: int = 0, seed: int = 0) -> "PixelStatistics":
@@ -38,6 +42,7 @@ class PixelStatistics:
         drawn = [images.ravel()] if draw else []
         if draw and images.size > draw:
             drawn[0] = drawn[0][np.random.default_rng(seed).integers(0, images.size, draw)]
+        ends = (float(images.min()), float(images.max())) if drawn and images.size else NO_PIXELS
         channels = images.reshape(-1, images.shape[-1])
         if images.dtype == np.uint8:
             counts = [np.bincount(channel, minlength=256) for channel in channels.T]
@@ -46,7 +51,7 @@ class PixelStatistics:
         else:
             channels = channels.astype(np.float64)
             total, squares = channels.sum(0), (channels**2).sum(0)
-        return cls(images.shape, len(channels), total, squares, drawn)
+        return cls(images.shape, len(channels), total, squares, drawn, ends)
 
     def add(self, part: "PixelStatistics") -> "PixelStatistics":
         """Returns the sums over these examples and others with as many channels."""
@@ -64,7 +69,8 @@ class PixelStatistics:
         low, high = map(float, np.percentile(pixels, _PERCENTILES))
         if low == high:  # hardly any pixel differs
             low, high = float(pixels.min()), float(pixels.max())
-        return low, high if high > low else low + 1.0
+        # Beyond 2**53 a float does not change by 1.
+        return low, high if high > low else low + max(1.0, abs(low) * 2.0**-20)
 
     def moments(self, pixel_range: tuple[float, float] | None = None) -> Moments:
         """Returns mean and standard deviation of each channel.

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import IGNORE_LABEL, NOT_FINITE, BadExample, Dataset, Example, as_source
+from jaxdp.data.dataset import (
+    IGNORE_LABEL,
+    BadExample,
+    Dataset,
+    Example,
+    as_source,
+    pixel_problem,
+)
 from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
 
@@ -185,8 +192,8 @@ class Split:
             problem = f"its {name} have the shape {value.shape}, not {shape}"
         elif not np.can_cast(value.dtype, dtype, "same_kind") or (exact and value.dtype != dtype):
             problem = f"its {name} are {value.dtype}, not {np.dtype(dtype)}"
-        elif name == "images" and value.dtype.kind == "f" and not np.isfinite(value).all():
-            problem = NOT_FINITE
+        elif name == "images" and value.dtype.kind == "f" and self.pixel_range is not None:
+            problem = pixel_problem(float(value.min()), float(value.max()), self.pixel_range)
         elif name == "labels" and not 0 <= int(value) <= highest:
             problem = f"its label {value} is not one of 0 to {highest}"
         elif name == "masks" and value.max(initial=0) > highest:

@@ -13,11 +13,10 @@ from jaxtyping import Float32
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.dataset import Size
+from jaxdp.data.dataset import Size, pixel_problem
 from jaxdp.data.image_file import Data, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
-from jaxdp.data.split import NOT_FINITE
 from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
@@ -144,8 +143,11 @@ class Predictor:
                 f"an image is {image.dtype} {image.shape}; give {dtype} (height, width, {channels})"
             )
             raise ConfigError("", image.shape, remedy)
-        if image.dtype.kind == "f" and not np.isfinite(image).all():
-            raise ConfigError("", image.shape, f"an image {NOT_FINITE}")
+        pixel_range = self.description.pixel_range
+        if image.dtype.kind == "f" and pixel_range is not None:
+            problem = pixel_problem(float(image.min()), float(image.max()), pixel_range)
+            if problem:
+                raise ConfigError("", image.shape, f"an image {problem}")
         return image
 
     def _prepared(self, image: Pixels) -> np.ndarray:
