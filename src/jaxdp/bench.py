@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxdp.command_line import command, ending
 from jaxdp.config import (
+    LOCAL,
     POSITIVE,
     LayoutConfig,
     OptimizationConfig,
@@ -54,7 +55,7 @@ class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     repeats: int = setting(
         5, "repetitions; the table has their median and spread (default: 5)", POSITIVE
     )
-    output: str = setting("bench", "folder for bench.jsonl, which grows", metavar="DIR")
+    output: str = setting("bench", "folder for bench.jsonl, which grows", LOCAL, metavar="DIR")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxdp import command_line
 from jaxdp.config import (
+    LOCAL,
     REQUIRED,
     PartsConfig,
     SavedRunConfig,
@@ -40,7 +41,7 @@ class ImportConfig(PartsConfig):
         weights_only=True)""",
         positional=True,
     )
-    run_dir: str = setting(REQUIRED, "folder of the new run")
+    run_dir: str = setting(REQUIRED, "folder of the new run", LOCAL)
 
 
 @settings_group
@@ -52,6 +53,7 @@ class ExportConfig(SavedRunConfig):
         """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored
         in, outputs out, any batch size; class names and normalization are in
         NAME.stablehlo.json)""",
+        LOCAL,
     )
 
 

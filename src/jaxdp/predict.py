@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jaxdp.command_line import command
 from jaxdp.config import (
+    LOCAL,
     MOST_DEVICES,
     POSITIVE,
     REQUIRED,
@@ -56,6 +57,7 @@ class PredictConfig(SavedRunConfig):
         classification: the most likely class, its probability, and a column for each class;
         segmentation: the share of each class of the pixels; of a run with --instances a line for
         each object: area, centroid, bounding box, intensity, eccentricity""",
+        LOCAL,
         metavar="PATH",
     )
     output_dir: str | None = setting(
@@ -64,6 +66,7 @@ class PredictConfig(SavedRunConfig):
         NAME-overlay.png, and NAME-mask.png with the values or colours of training, or
         NAME-instances.tif with the numbers of the objects in 16 bits if the run has --instances;
         regression: NAME-prediction.png""",
+        LOCAL,
         metavar="PATH",
     )
     json: bool = setting(False, "print a line of JSON for each image instead of a table")

@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.config import REQUIRED, Settings, setting, settings_group
+from jaxdp.config import LOCAL, REQUIRED, Settings, setting, settings_group
 from jaxdp.parsing import printable
 
 DESCRIPTION = "Write one HTML page about runs, to read anywhere."
@@ -17,7 +17,7 @@ class ReportConfig(Settings):
     run_dirs: tuple[str, ...] = setting(
         REQUIRED, "folders of runs, e.g. runs/*", metavar="RUN_DIR ...", positional=True
     )
-    output: str = setting("report.html", "where to write the page", metavar="FILE")
+    output: str = setting("report.html", "where to write the page", LOCAL, metavar="FILE")
     title: str | None = setting(
         None, "title of the page (default: models and datasets)", metavar="TEXT"
     )

@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 
 from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
-from jaxdp.config import POSITIVE, ProcessConfig, TrainConfig, fields, setting, settings_group
+from jaxdp.config import (
+    LOCAL,
+    POSITIVE,
+    ProcessConfig,
+    TrainConfig,
+    fields,
+    setting,
+    settings_group,
+)
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -46,6 +54,7 @@ class SweepConfig(TrainConfig):
         None,
         """folder of the sweep, with one for each run and report.html (default: sweeps/HASH, the
         same for the same settings)""",
+        LOCAL,
         metavar="PATH",
     )
 

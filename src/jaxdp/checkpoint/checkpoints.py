@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from jaxdp.checkpoint import integrity
+from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
 from jaxdp.checkpoint.stored import Position, flatten, orbax, orbax_errors
@@ -55,9 +55,12 @@ class Checkpoints(SavedCheckpoints):
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
+        self._unread: TrainState | None = None  # the first state, until it is read back
+        self._has_saved = False
         self._given_up = False  # Orbax also waits for processes that failed to save
         self._set_damaged_aside()
         _hide_late_reports()
+        self._path = contextlib.ExitStack()  # of the folder, as Orbax knows it
         self._orbax = self._open(keep)
 
     def _open(self, keep: int) -> Any:
@@ -76,7 +79,7 @@ class Checkpoints(SavedCheckpoints):
         # that wait for the folders would keep the process from ending for ten minutes.
         folders_first = orbax().options.AsyncOptions(create_directories_asynchronously=False)
         return orbax().training.Checkpointer(
-            self._directory,
+            self._path.enter_context(paths.plain(self._directory)),
             context=orbax().Context(async_options=folders_first),
             preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=True,  # what a killed save left
@@ -119,6 +122,8 @@ class Checkpoints(SavedCheckpoints):
                 custom_metadata=position,
             )
         self._unsealed = step
+        if not self._has_saved:
+            self._unread, self._has_saved = jax.tree.map(_shape, state), True
 
     def wait(self) -> None:
         """Waits until everything is on disk, and then writes its checksums.
@@ -140,6 +145,8 @@ class Checkpoints(SavedCheckpoints):
                 if not self._given_up:
                     # And without this it raises an error once more when it is closed.
                     self._orbax.wait()
+        if step is not None:
+            self._read_back(step)
         if step is not None and jax.process_index() == 0:
             try:
                 integrity.record(self._directory, step)
@@ -148,6 +155,23 @@ class Checkpoints(SavedCheckpoints):
                     f"the checkpoint of step {step} is complete, but has no checksums:"
                     f" {integrity.reason_text(error)}"
                 )
+
+    def _read_back(self, step: int) -> None:
+        """Reads what Orbax knows of the first checkpoint, so that no run goes on whose checkpoints
+        are lost.
+
+        Raises:
+            NotSavedError: if its arrays are not there.
+        """
+        expected, self._unread = self._unread, None
+        if expected is None or step not in self.steps():
+            return
+        try:
+            with self._reading(step) as stored:
+                stored.check_fit(expected)
+        except ConfigError as error:
+            problem = f"the checkpoint of step {step} was saved, but cannot be used: {error.remedy}"
+            raise NotSavedError(problem) from error
 
     def _finish(self, response: Any) -> None:
         while jax.process_count() > 1:
@@ -163,8 +187,8 @@ class Checkpoints(SavedCheckpoints):
         try:
             self.wait()
         finally:
-            if not self._given_up:
-                with self._saving(None):
+            if not self._given_up:  # otherwise Orbax may still write
+                with self._saving(None), self._path:
                     self._orbax.close()
 
     def _set_damaged_aside(self) -> None:
@@ -203,6 +227,10 @@ class Checkpoints(SavedCheckpoints):
             raise NotSavedError(
                 f"{what} could not be saved in {self._directory}: {integrity.reason_text(error)}"
             ) from error
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxdp.checkpoint import integrity
+from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.stored import Position, Stored, flatten, misfit, orbax_errors, unflatten
 from jaxdp.models.weights import fit_weights
@@ -201,7 +201,8 @@ class SavedCheckpoints:
             )
         path = self._directory / str(step)
         try:
-            yield Stored.of(path)
+            with paths.plain(self._directory) as folder:
+                yield Stored.of(folder / path.name)
         except ConfigError:
             raise
         except Exception as error:  # of many kinds

@@ -22,6 +22,7 @@ from jaxdp.config.settings import (
 )
 from jaxdp.config.train import PartsConfig, TrainConfig
 from jaxdp.config.values import (
+    LOCAL,
     MOST_DEVICES,
     MOST_PROCESSES,
     NON_NEGATIVE,

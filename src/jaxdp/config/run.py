@@ -3,7 +3,7 @@
 from typing import Literal
 
 from jaxdp.config.settings import REQUIRED, Settings, setting, settings_group
-from jaxdp.config.values import POSITIVE
+from jaxdp.config.values import LOCAL, POSITIVE
 
 
 @settings_group
@@ -13,6 +13,7 @@ class RunConfig(Settings):
     run_dir: str | None = setting(
         None,
         "directory of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)",
+        LOCAL,
         metavar="PATH",
         saved=False,
         basic=True,
@@ -109,7 +110,7 @@ class RunConfig(Settings):
 class SavedRunConfig(Settings):
     """The run."""
 
-    run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
+    run_dir: str = setting(REQUIRED, "folder of the run", LOCAL, metavar="RUN_DIR", positional=True)
     step: int | None = setting(
         None, "step of the checkpoint (default: the best by validation data, or the last)"
     )

@@ -32,7 +32,7 @@ class Facts:
 
     Attributes:
         help: text of `--help`.
-        checks: ranges of its number.
+        checks: ranges of its number, or conditions of its text.
         metavar: stands for the value in `--help`; "" for one that the type names.
         numbers: types of number that a setting of text accepts in YAML and Python.
         separator: what separates the names in one word; "" where each word is a name.
@@ -98,8 +98,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name, field in fields(type(self)).items():
             value, facts = getattr(self, name), facts_of(field)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                if not is_finite(value):
+            if isinstance(value, int | float | str) and not isinstance(value, bool):
+                if not isinstance(value, str) and not is_finite(value):
                     raise ConfigError(name, value, "must be a finite number")
                 for check in facts.checks:
                     check.check(name, value)

@@ -129,19 +129,21 @@ class MaskValues:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """A condition that a number must meet in addition to its type.
+    """A condition that a value must meet in addition to its type.
 
     Attributes:
         text: says it, after "must".
-        holds: whether a number does.
+        holds: whether a value does.
+        of_text: whether it is about text rather than numbers.
     """
 
     text: str
-    holds: Callable[[int | float], bool]
+    holds: Callable[[Any], bool]
+    of_text: bool = False
 
-    def check(self, name: str, value: int | float) -> None:
-        """Raises ConfigError for a number that is out of range."""
-        if not self.holds(value):
+    def check(self, name: str, value: Any) -> None:
+        """Raises ConfigError for a number or text that does not meet it."""
+        if isinstance(value, str) == self.of_text and not self.holds(value):
             raise ConfigError(name, value, f"must {self.text}")
 
 
@@ -153,6 +155,12 @@ MOST_DEVICES, MOST_PROCESSES = 512, 256
 MOST_WORKERS = 4096  # of a cluster
 MOST_CLASSES = 2**15  # a confusion matrix has the square of it
 MOST_STEPS = 10**8  # the learning rate of each step is held
+# `pathlib` would make a local folder `gs:` of the rest.
+LOCAL = Range(
+    "be a path on this machine, not a URL; mount the storage, or copy from and to it",
+    lambda path: re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) is None,
+    of_text=True,
+)
 BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
 
 

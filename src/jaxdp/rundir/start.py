@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp.config import TrainConfig
+from jaxdp.config import LOCAL, TrainConfig
 from jaxdp.parsing import valid_text
 from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir.layout import RunDirectory, saved_steps
@@ -60,6 +60,7 @@ def create_run(path: pathlib.Path) -> RunDirectory:
         ConfigError: if there is something in it, or it cannot be written.
     """
     check_utf8(path)
+    LOCAL.check("run_dir", str(path))
     check_folder("run_dir", path)
     if any(path.iterdir()):
         raise ConfigError("", path, f"{path} is not empty; give another folder")
@@ -77,9 +78,13 @@ def _folder(config: TrainConfig) -> pathlib.Path:
     """Returns the folder that `--run-dir` names, or the one for these settings."""
     if config.run_dir:
         return pathlib.Path(config.run_dir)
-    # A backslash is a separator to Orbax.
-    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.dataset))).replace(":", "-")
-    return pathlib.Path("runs", f"{config.model}-{dataset}-{config_lib.run_hash(config)}")
+    dataset = valid_text(str(config.dataset)).replace(":", "-")
+    names = [f"{config.model}-{re.sub(odd, '_', dataset)}" for odd in (r"[/\\]", r"[^\w ,.+@~-]")]
+    # Version 0.3 left more characters in the name, and such a run goes on there.
+    earlier, folder = (
+        pathlib.Path("runs", f"{name}-{config_lib.run_hash(config)}") for name in names
+    )
+    return earlier if (earlier / "config.yaml").exists() else folder
 
 
 def _check_same_run(

@@ -1,0 +1,49 @@
+"""Gives Orbax paths that mean to it what they mean to the system."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+from jaxdp.registry import ConfigError
+
+# Orbax and its libraries take characters anywhere in a path for a pattern (`[`, `*`, `?`), a
+# separator (a backslash) or a protocol (`gs:/`), and leave files out or read the files of others.
+_PLAIN = re.compile(r"(?!//?(gs|s3|az|hf)/)[\w ./@%+=,~-]+")
+# Processes that save together must name a folder alike: all take the first free descriptor from
+# here on, where no other code has any.
+_FIRST_DESCRIPTOR = 512
+
+
+@contextlib.contextmanager
+def plain(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a path without special characters that leads to a folder until the block ends.
+
+    That is the path itself, or the folder's descriptor, which leaves nothing behind after a kill.
+
+    Args:
+        folder: absolute; its parent must exist.
+
+    Raises:
+        ConfigError: if the system has no such descriptors.
+        OSError: if the parent cannot be opened.
+    """
+    if _PLAIN.fullmatch(str(folder)):
+        yield folder
+        return
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = None
+    try:
+        with contextlib.suppress(OSError):  # a limit of fewer open files
+            descriptor = fcntl.fcntl(parent, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+        path = pathlib.Path(f"/proc/self/fd/{descriptor}")
+        if not path.is_dir():
+            remedy = f"Orbax misreads the path {folder.parent} on this system; give another folder"
+            raise ConfigError("run_dir", folder.parent, remedy)
+        yield path / folder.name
+    finally:
+        os.close(parent)
+        if descriptor is not None:
+            os.close(descriptor)
