@@ -29,8 +29,9 @@ FLATTENED = "transparent: laid on black"
 FIRST = "more than one picture: the first is taken"
 
 _PHOTOGRAPHS = ("JPEG", "MPO")
-_TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
-_ORIENTATION = 0x0112
+# What a PNG file may hold an orientation in, also behind its pixels; how many bytes are searched.
+_METADATA = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
+_TAIL = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +93,40 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
 
 def _size_of(image: Image.Image) -> Size:
     """Returns height and width as they will be once it is turned."""
-    turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
+    if image.format == "TIFF" or image.height == image.width:  # those of TIFF are
+        return image.height, image.width
+    file: Any = getattr(image, "fp", None)
+    if image.format == "PNG" and "exif" not in image.info and file is not None:
+        place, end = file.tell(), file.seek(0, 2)
+        file.seek(max(end - _TAIL, 0))
+        tail = file.read()
+        file.seek(place)
+        if any(kind in tail for kind in _METADATA):
+            image.load()
+    turned = _orientation(image) in tiff.SIDEWAYS
     return image.size if turned else (image.height, image.width)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Returns the orientation of a picture, as far as it has been read."""
+    with contextlib.suppress(Exception):  # broken metadata turn nothing
+        return Image.Image.getexif(image).get(tiff.ORIENTATION, 1)
+    return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Returns a picture as its tag Orientation says, without changing it."""
+    # Pillow turns TIFF itself, but 13.0 maps a file whose name it knows by the turned size.
+    file: Any = image
+    name = file.filename if image.format == "TIFF" else None
+    if name:
+        file.filename = ""
+    try:
+        image.load()
+    finally:
+        if name:
+            file.filename = name
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
@@ -124,7 +157,7 @@ def read_image(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns pixels (H, W, C) as uint8, uint16 or float32, and what happened to them, e.g. GREYED.
 
-    Photographs are turned as their EXIF data say. Palettes, CMYK and the like become RGB. Unless
+    Images are turned as their tag Orientation says. Palettes, CMYK and the like become RGB. Unless
     four channels are asked for, what is transparent is laid on black: below full transparency lies
     whatever the program left there.
 
@@ -199,7 +232,8 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
     # Broken data make decoders raise almost anything.
     try:
         if isinstance(data, Image.Image):
-            return data, data.has_transparency_data, 1
+            image = _upright(data)
+            return image, image.has_transparency_data, 1
         if isinstance(data, bytes):
             return _read_by_pillow(io.BytesIO(data), resize)
         picture = Picture(data) if isinstance(data, pathlib.Path) else data
@@ -234,9 +268,7 @@ def _read_by_pillow(
         if resize is not None and image.format in _PHOTOGRAPHS:
             factor = resize.reduction(_size_of(image))
             image.draft(None, (image.width // factor, image.height // factor))
-        image.load()
-        if image.format in _PHOTOGRAPHS:
-            ImageOps.exif_transpose(image, in_place=True)
+        image = _upright(image)
         return image, image.has_transparency_data, count
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
+from jaxdp.data.image_file import read_image, read_mask
 from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
@@ -141,7 +142,8 @@ class Items(BaseSource):
             return operator.index(target)  # a float is no class number
         if self._field == "targets":
             return _pixels(target, where)
-        mask = np.asarray(target)
+        is_picture = isinstance(target, Image.Image)
+        mask = read_mask(target, where) if is_picture else np.asarray(target)
         fits = mask.dtype.kind in "biu" and 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256
         return mask.astype(np.uint8) if fits else mask
 
@@ -149,7 +151,7 @@ class Items(BaseSource):
 def _pixels(image: Any, where: str) -> np.ndarray:
     """Returns an image as an array (H, W, C); tensors of PyTorch have the channels first."""
     if isinstance(image, Image.Image):
-        return convert(image, None, where)
+        return read_image(image, where)[0]
     array = np.asarray(image)
     if array.ndim not in (2, 3):
         raise ValueError(f"its image is a {type(image).__name__} of the shape {array.shape}")

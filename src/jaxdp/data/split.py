@@ -150,6 +150,8 @@ class Split:
             if size != wanted:
                 held = f"its mask has {'x'.join(map(str, size))} pixels"
                 problem = f"{held}, but its image {'x'.join(map(str, wanted))}"
+                if size == wanted[::-1]:
+                    problem += "; each is turned as its own tag Orientation says"
                 raise BadExample(self.name(index), problem)
             if self.mask_table is not None:
                 example = example | {"masks": self.mask_table[mask]}

@@ -17,6 +17,8 @@ from jaxdp.data.dataset import Size
 from jaxdp.free_memory import check_memory
 
 SUFFIXES = (".tif", ".tiff")
+ORIENTATION = 0x0112  # tag of TIFF and EXIF
+SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
 # What Pillow makes grey or colour.
 _CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "MINISWHITE", "CIELAB")
@@ -31,7 +33,8 @@ class Plane:
     """An example in a TIFF file, and where its pixels are.
 
     Attributes:
-        size: height and width.
+        size: height and width, once it is turned.
+        orientation: value of the tag Orientation, by which it is turned.
         channels: 1 for grey, 3 for colour, otherwise as many as there are.
         dtype: of the stored pixels, with their byte order.
         axes, shape: of a stored plane.
@@ -45,6 +48,7 @@ class Plane:
     """
 
     size: Size
+    orientation: int
     channels: int
     dtype: np.dtype[Any]
     axes: str
@@ -70,8 +74,8 @@ def read_stacks(path: pathlib.Path, choice: str | None) -> tuple[Plane, ...]:
 
 
 def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
-    """Returns the pixels (H, W, C) of an example as they are stored, or None if Pillow has to read
-    them.
+    """Returns the pixels (H, W, C) of an example as they are stored, but turned, or None if Pillow
+    has to read them.
     """
     if plane.converted:
         return None
@@ -88,11 +92,21 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
         if len(plane.pages) > 1:
             raise
         return None
-    shape = plane.shape if "S" in plane.axes else (*plane.size, 1)
+    size = plane.size[::-1] if plane.orientation in SIDEWAYS else plane.size
+    shape = plane.shape if "S" in plane.axes else (*size, 1)
     # Without samples, `find` gives the last axis.
     planes = [np.moveaxis(each.reshape(shape), plane.axes.find("S"), -1) for each in planes]
-    pixels = np.concatenate(planes, axis=-1)
+    pixels = _turned(np.concatenate(planes, axis=-1), plane.orientation)
     return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+
+
+def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Returns pixels (H, W, C) as an orientation says: swapped sides first, then mirrored ones."""
+    if orientation in SIDEWAYS:
+        pixels = pixels.swapaxes(0, 1)
+    rows = -1 if orientation in (3, 4, 7, 8) else 1
+    columns = -1 if orientation in (2, 3, 6, 7) else 1
+    return pixels[::rows, ::columns]
 
 
 @functools.lru_cache(maxsize=256)
@@ -144,7 +158,10 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
         and bool(page.extrasamples)
         and int(page.extrasamples[-1]) in (1, 2)
     )
-    pixel_size = _pixel_size(file, series)
+    orientation = page.tags.valueof(ORIENTATION, 1)
+    sideways = orientation in SIDEWAYS
+    height, width = int(page.imagelength), int(page.imagewidth)
+    pixel_size = _pixel_size(file, series)[:: -1 if sideways else 1]
     start, count = series.dataoffset, math.prod(shape)
     step = count * series.dtype.itemsize
     own = len(series.pages) == rows.size  # not so where one header stands for all
@@ -153,7 +170,8 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     pages = [series.pages[number].index if own else page.index for number in range(rows.size)]
     return [
         Plane(
-            size=(int(page.imagelength), int(page.imagewidth)),
+            size=(width, height) if sideways else (height, width),
+            orientation=orientation,
             channels=3 if is_colour else rows.shape[1] * samples - transparent,
             dtype=np.dtype(series.dtype).newbyteorder(file.byteorder),
             axes=axes,
