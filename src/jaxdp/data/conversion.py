@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.data.dataset import DTYPES, BadExample
+from jaxdp.data.tiff import ASSOCIATED
 
 _AS_FLOAT = ("int8", "int16", "float16", "float64")
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
@@ -18,7 +19,7 @@ def convert(
     channels: int | None,
     where: object,
     *,
-    transparent: bool = False,
+    opacity: int = 0,
 ) -> np.ndarray:
     """Returns a picture as an array (H, W, C) with the channels that are wanted, at its own depth.
 
@@ -26,7 +27,7 @@ def convert(
 
     Args:
         image: Pillow's image, or an array (H, W, C).
-        transparent: whether the last channel of an array is the opacity.
+        opacity: of an array whose last channel is the opacity, how: `tiff.Plane.opacity`.
 
     Raises:
         BadExample: for numbers that no depth here holds.
@@ -36,17 +37,19 @@ def convert(
             return _convert_picture(image, channels)
         image = np.asarray(image)[..., None]
     pixels = _standard(image, where)
-    if pixels.dtype == np.uint8 and (pixels.shape[2] in (1, 3) or transparent):
+    if opacity == ASSOCIATED and channels != 4:  # it lies on black already
+        pixels, opacity = pixels[..., :-1], 0
+    if pixels.dtype == np.uint8 and (pixels.shape[2] in (1, 3) or opacity):
         plain = pixels[..., 0] if pixels.shape[2] == 1 else pixels
         return _convert_picture(Image.fromarray(plain), channels)
     opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
-    opacity = np.full_like(pixels[..., :1], opaque)
-    if transparent:
-        pixels, opacity = pixels[..., :-1], pixels[..., -1:]
+    alpha = np.full_like(pixels[..., :1], opaque)
+    if opacity:
+        pixels, alpha = pixels[..., :-1], pixels[..., -1:]
     if channels == 4 and pixels.shape[2] in (1, 3):
-        return np.concatenate([np.broadcast_to(pixels, (*pixels.shape[:2], 3)), opacity], axis=-1)
-    if transparent:
-        pixels = _rounded(pixels * (opacity.astype(np.float32) / opaque), pixels.dtype)
+        return np.concatenate([np.broadcast_to(pixels, (*pixels.shape[:2], 3)), alpha], axis=-1)
+    if opacity:
+        pixels = _rounded(pixels * (alpha.astype(np.float32) / opaque), pixels.dtype)
     if channels == 3 and pixels.shape[2] == 1:
         return np.repeat(pixels, 3, axis=-1)
     if channels == 1 and pixels.shape[2] == 3:

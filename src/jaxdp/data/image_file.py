@@ -4,10 +4,13 @@ prediction.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import pathlib
-from typing import Any
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -16,8 +19,10 @@ from jaxdp.config.values import MaskValues
 from jaxdp.data import tiff
 from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
-from jaxdp.data.masks import to_class_numbers
+from jaxdp.data.masks import check_zero, to_class_numbers
 from jaxdp.data.resize import Resize
+from jaxdp.rundir.read import say
+from jaxdp.runtime import platform
 
 # An error says in one line what is wrong with a file.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
@@ -32,6 +37,8 @@ _PHOTOGRAPHS = ("JPEG", "MPO")
 # What a PNG file may hold an orientation in, also behind its pixels; how many bytes are searched.
 _METADATA = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
 _TAIL = 2**18
+# Tags of TIFF.
+_BITS, _PHOTOMETRIC, _DESCRIPTION, _SOFTWARE = 258, 262, 270, 305
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +60,22 @@ class Picture:
 
 # An encoded image, where it is, or one that Pillow has opened.
 Data = bytes | pathlib.Path | Picture | Image.Image
-# An image as it is stored, Pillow's or an array (H, W, C) of a TIFF file; whether some of it is
-# transparent, for an array by its last channel; how many images the file holds, where 2 may stand
-# for more.
-_Stored = tuple[Image.Image | np.ndarray, bool, int]
+
+
+class _Stored(NamedTuple):
+    """An image as it is stored.
+
+    Attributes:
+        image: Pillow's, or an array (H, W, C) of a TIFF file.
+        opacity: whether some of it is transparent: of an array `tiff.Plane.opacity`.
+        images: how many images the file holds, where 2 may stand for more.
+        ends: as `tiff.Plane.ends`.
+    """
+
+    image: Image.Image | np.ndarray
+    opacity: int
+    images: int
+    ends: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +84,21 @@ class Header:
 
     Attributes:
         channels: 1 for grey, 3 for colour; otherwise as many as there are.
+        dtype: the most frequent one of its pages.
         sizes: height and width of each page.
+        left_out: how many pages of a TIFF file are no images of their own.
+        transparent: whether an image has an opacity.
+        unclear: as `tiff.Plane.unclear`.
+        ends: as `tiff.Plane.ends`.
     """
 
     channels: int
     dtype: str
     sizes: tuple[Size, ...]
+    left_out: int = 0
+    transparent: bool = False
+    unclear: bool = False
+    ends: int = 0
 
 
 def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
@@ -83,11 +111,24 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
     """
     with contextlib.suppress(Exception):
         if is_tiff(path):
-            stacks = tiff.read_stacks(path, choice)
-            sizes = tuple(plane.size for plane in stacks)
-            return Header(stacks[0].channels, dtype_of(stacks[0].dtype), sizes)
+            stack = tiff.read_stack(path, choice)
+            planes, dtypes = stack.planes, [dtype_of(plane.dtype) for plane in stack.planes]
+            return Header(
+                planes[0].channels,
+                max(dtypes, key=dtypes.count),
+                tuple(plane.size for plane in planes),
+                left_out=stack.left_out,
+                transparent=any(plane.opacity for plane in planes),
+                unclear=any(plane.unclear for plane in planes),
+                ends=max(plane.ends for plane in planes),
+            )
         with Image.open(path) as image:
-            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (_size_of(image),))
+            return Header(
+                1 if is_grey(image) else 3,
+                dtype_of_mode(image.mode),
+                (_size_of(image),),
+                transparent=image.has_transparency_data,
+            )
     return None
 
 
@@ -135,6 +176,31 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
 
+def read_headers(
+    files: Iterable[pathlib.Path], choice: str | None = None
+) -> dict[pathlib.Path, Header | None]:
+    """Returns what each file holds, and says what is left out of TIFF files and what may be
+    inverted.
+    """
+    files = list(files)
+    with ThreadPoolExecutor(min(8, platform.cores())) as pool:
+        found = pool.map(functools.partial(read_header, choice=choice), files)
+        headers = dict(zip(files, found, strict=True))
+    read = {file: header for file, header in headers.items() if header is not None}
+    if cut := {file: header.left_out for file, header in read.items() if header.left_out}:
+        first, count = next(iter(cut.items()))
+        say(
+            f"note: {sum(cut.values())} pages of {len(cut)} TIFF files are thumbnails, levels of"
+            f" pyramids or the like by their headers, and are left out (e.g. {count} of {first})"
+        )
+    if white := [file for file, header in read.items() if header.ends]:
+        say(
+            f"note: in {len(white)} of {len(files)} files 0 is white (e.g. {white[0]}): their"
+            " numbers are read as stored, not inverted"
+        )
+    return headers
+
+
 def pictures_in(path: pathlib.Path, choice: str | None) -> list[Picture]:
     """Returns the images in a file: the pages of a TIFF file."""
     return pages_of(path, read_header(path, choice) if is_tiff(path) else None, choice)
@@ -144,7 +210,7 @@ def planes_of(picture: Picture) -> tuple[tiff.Plane, ...]:
     """Returns the images in the file of an image, if it is TIFF."""
     with contextlib.suppress(Exception):  # a photograph may be named .tif
         if is_tiff(picture.path):
-            return tiff.read_stacks(picture.path, picture.tiff)
+            return tiff.read_stack(picture.path, picture.tiff).planes
     return ()
 
 
@@ -172,9 +238,9 @@ def read_image(
         BadExample: if it cannot be read, has another dtype or number of channels, or NaN or
             infinite pixels.
     """
-    image, transparent, count = _read_stored(data, where, resize)
-    grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + transparent
-    pixels = convert(image, channels, where, transparent=transparent)
+    image, opacity, count, _ = _read_stored(data, where, resize)
+    grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + (opacity > 0)
+    pixels = convert(image, channels, where, opacity=opacity)
     if dtype is not None and pixels.dtype != dtype:
         held = f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype})"
         wanted = f"not {np.dtype(dtype).itemsize * 8} ({dtype})"
@@ -187,7 +253,7 @@ def read_image(
         COLOURED: channels in (3, 4) and grey,
         GREYED: channels == 1 and not grey,
         FIRST: count > 1 and getattr(data, "page", None) is None,
-        FLATTENED: transparent and channels != 4,
+        FLATTENED: opacity > 0 and channels != 4,
     }
     return pixels, tuple(note for note, holds in happened.items() if holds)
 
@@ -212,15 +278,19 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
 
     Raises:
         BadExample: if it cannot be read.
+        ConfigError: if it may be inverted, which `values` would say.
     """
-    image, transparent, _ = _read_stored(data, where)
+    image, opacity, _, ends = _read_stored(data, where)
     if not isinstance(image, Image.Image):
-        return image[..., 0] if image.shape[2] == 1 else image
-    if image.mode == "P" and values is not None and values.colours:
-        return np.asarray(image.convert("RGB"))
-    if len(image.getbands()) == 1:
-        return np.asarray(image)
-    return np.asarray(image.convert("RGBA" if transparent else "RGB"))
+        stored = image[..., 0] if image.shape[2] == 1 else image
+    elif image.mode == "P" and values is not None and values.colours:
+        stored = np.asarray(image.convert("RGB"))
+    elif len(image.getbands()) == 1:
+        stored = np.asarray(image)
+    else:
+        stored = np.asarray(image.convert("RGBA" if opacity else "RGB"))
+    check_zero(stored, ends, values, where)
+    return stored
 
 
 def is_tiff(path: pathlib.Path) -> bool:
@@ -232,25 +302,25 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
     # Broken data make decoders raise almost anything.
     try:
         if isinstance(data, Image.Image):
-            image = _upright(data)
-            return image, image.has_transparency_data, 1
+            return _as_stored(data)
         if isinstance(data, bytes):
             return _read_by_pillow(io.BytesIO(data), resize)
         picture = Picture(data) if isinstance(data, pathlib.Path) else data
         if not is_tiff(picture.path) or _is_no_tiff(picture.path):  # whatever its name says
             return _read_by_pillow(picture.path, resize)
-        planes = tiff.read_stacks(picture.path, picture.tiff)
+        planes = tiff.read_stack(picture.path, picture.tiff).planes
         plane = planes[picture.page or 0]
         pixels = tiff.read(picture.path, plane)
         if pixels is not None:
-            return pixels, plane.transparent, len(planes)
-        image, transparent, _ = _read_by_pillow(picture.path, frame=plane.pages[0])
+            return _Stored(pixels, plane.opacity, len(planes), plane.ends)
+        stored = _read_by_pillow(picture.path, frame=plane.pages[0])
     except Exception as error:
         raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
-    if not plane.converted and dtype_of_mode(image.mode) != dtype_of(plane.dtype):
+    assert isinstance(stored.image, Image.Image)
+    if not plane.converted and dtype_of_mode(stored.image.mode) != dtype_of(plane.dtype):
         problem = "is compressed in a way that takes pip install imagecodecs"
         raise BadExample(where, f"{problem}; or save it uncompressed")
-    return image, transparent, len(planes)
+    return stored._replace(images=len(planes), ends=plane.ends)
 
 
 def _is_no_tiff(path: pathlib.Path) -> bool:
@@ -258,9 +328,28 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
         return file.read(2) not in (b"II", b"MM")
 
 
-def _read_by_pillow(
-    file: Any, resize: Resize | None = None, frame: int = 0
-) -> tuple[Image.Image, bool, int]:
+def _as_stored(opened: Image.Image) -> _Stored:
+    """Returns an image that Pillow has opened, turned, and of a TIFF file with the numbers that it
+    holds.
+
+    Pillow inverts grey of up to 8 bits whose zero is white, and spreads 2 and 4 bits over 8. TIFF
+    files of other depths, and other programs, have the numbers as they are.
+    """
+    image = _upright(opened)
+    opacity = int(image.has_transparency_data)
+    if opened.format != "TIFF" or image.mode not in ("1", "L"):
+        return _Stored(image, opacity, 1)
+    tags, pixels = getattr(opened, "tag_v2", {}), np.asarray(image)
+    ends, white = 2 ** tags.get(_BITS, (1,))[0] - 1, not tags.get(_PHOTOMETRIC)
+    if white:
+        pixels = ~pixels if image.mode == "1" else 255 - pixels
+    if 1 < ends < 255:
+        pixels = pixels // (255 // ends)
+    known = tiff.is_known_writer(tags.get(_SOFTWARE), tags.get(_DESCRIPTION))
+    return _Stored(Image.fromarray(pixels), opacity, 1, ends if white and not known else 0)
+
+
+def _read_by_pillow(file: Any, resize: Resize | None = None, frame: int = 0) -> _Stored:
     with Image.open(file) as image:
         count = 2 if getattr(image, "is_animated", False) else 1
         if frame:
@@ -268,8 +357,7 @@ def _read_by_pillow(
         if resize is not None and image.format in _PHOTOGRAPHS:
             factor = resize.reduction(_size_of(image))
             image.draft(None, (image.width // factor, image.height // factor))
-        image = _upright(image)
-        return image, image.has_transparency_data, count
+        return _as_stored(image)._replace(images=count)
 
 
 def _cause(error: Exception) -> str:

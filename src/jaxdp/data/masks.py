@@ -184,6 +184,24 @@ def _packed(stored: np.ndarray, where: object) -> np.ndarray:
     return packed if stored.shape[2] == 3 else np.where(stored[..., 3] > 0, packed, np.uint32(0))
 
 
+def check_zero(stored: np.ndarray, ends: int, values: MaskValues | None, where: object) -> None:
+    """Raises ConfigError for a mask of which nothing says whether it is inverted.
+
+    Args:
+        ends: as `tiff.Plane.ends`; a mask with a number between the ends is not inverted.
+        values: of `--mask-values`; those that name numbers say it.
+    """
+    if not ends or (values is not None and values.values is not None):
+        return
+    if ((stored == 0) | (stored == ends)).all():
+        remedy = (
+            f"{where} is a TIFF file in which 0 is white, and holds 0 and {ends} only; give"
+            f" --mask-values 0,{ends} if 0 is class 0, --mask-values {ends},0 if {ends} is, or save"
+            " it as PNG"
+        )
+        raise ConfigError("mask_values", str(values or NOT_GIVEN), remedy)
+
+
 def _wrong_channels(stored: np.ndarray, where: object) -> BadExample:
     problem = (
         f"has the wrong number of channels ({stored.shape[2]} of {stored.dtype}); save it as class"

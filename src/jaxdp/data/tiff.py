@@ -21,7 +21,14 @@ ORIENTATION = 0x0112  # tag of TIFF and EXIF
 SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
 # What Pillow makes grey or colour.
-_CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "MINISWHITE", "CIELAB")
+_CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "CIELAB")
+# Series of which tifffile knows no more than the pages and, from its own writer, the axes.
+_PLAIN = ("shaped", "uniform", "generic")
+# Bits of NewSubfileType: a reduced image (thumbnail, level of a pyramid), and the opacity of
+# another page.
+_OF_ANOTHER_PAGE = 0b101
+# Values of ExtraSamples: colours are multiplied by the opacity, or not.
+ASSOCIATED, UNASSOCIATED = 1, 2
 # Units of ImageJ and OME; a size in another unit is not used.
 _MICROMETRES = {"micron": 1.0, "um": 1.0, "µm": 1.0, r"\u00B5m": 1.0, "nm": 1e-3, "mm": 1e3}
 # An error says in one line what is wrong with a file.
@@ -42,7 +49,11 @@ class Plane:
         offsets: of the channels in bytes, where pages follow each other without headers of their
             own; else empty.
         converted: whether Pillow has to make grey or colour of the stored pixels.
-        transparent: whether one more channel is the opacity.
+        opacity: value of ExtraSamples if one more channel is the opacity, else 0.
+        unclear: whether the opacity may be no opacity: tifffile tags any four planes as colour and
+            opacity. A picture has 8 bits, and the samples of a pixel side by side.
+        ends: highest number of its depth, if 0 is white and the program that wrote it is unknown:
+            nothing says whether it inverted what it wrote. Otherwise 0.
         place: its numbers along the axes T and Z, None without such an axis.
         pixel_size: height and width of a pixel in micrometres, empty where the file has none.
     """
@@ -56,18 +67,35 @@ class Plane:
     pages: tuple[int, ...]
     offsets: tuple[int, ...]
     converted: bool
-    transparent: bool
+    opacity: int
+    unclear: bool
+    ends: int
     place: list[Any]
     pixel_size: list[float]
 
 
-def read_stacks(path: pathlib.Path, choice: str | None) -> tuple[Plane, ...]:
-    """Returns the examples of a file. The headers of all pages are read once, unless the file
-    changes.
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """The examples of a file.
+
+    Attributes:
+        left_out: how many pages, and images below pages, are no examples.
+    """
+
+    planes: tuple[Plane, ...]
+    left_out: int
+
+
+def read_stack(path: pathlib.Path, choice: str | None) -> Stack:
+    """Returns the examples of a file, in the order of their pages. The headers of all pages are
+    read once, unless the file changes.
 
     Args:
         choice: `pages` or `channels` says what the planes of a stack are; None leaves that to the
             metadata.
+
+    Raises:
+        ValueError: for a file without pixels, and for pages that cannot be examples of one kind.
     """
     status = path.stat()
     return _read_headers(path.absolute(), (status.st_mtime_ns, status.st_size), choice)
@@ -88,10 +116,13 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
         if not planes:
             with tifffile.TiffFile(path) as file:
                 planes = [file.pages[page].asarray() for page in plane.pages]
-    except (ValueError, KeyError):  # a compression that takes the package imagecodecs
+    # A compression, or a number of bits, that takes the package imagecodecs.
+    except (ValueError, KeyError, NotImplementedError):
         if len(plane.pages) > 1:
             raise
         return None
+    if any(each.dtype.newbyteorder("=") != plane.dtype.newbyteorder("=") for each in planes):
+        raise ValueError("the types of its pages are not what its metadata say")
     size = plane.size[::-1] if plane.orientation in SIDEWAYS else plane.size
     shape = plane.shape if "S" in plane.axes else (*size, 1)
     # Without samples, `find` gives the last axis.
@@ -109,10 +140,14 @@ def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return pixels[::rows, ::columns]
 
 
+def is_known_writer(software: object, description: object) -> bool:
+    """Returns whether a program wrote the file that stores numbers as they are where 0 is white."""
+    own = '{"shape"', "ImageJ="
+    return str(software).startswith("tifffile") or str(description).startswith(own)
+
+
 @functools.lru_cache(maxsize=256)
-def _read_headers(
-    path: pathlib.Path, version: tuple[int, int], choice: str | None
-) -> tuple[Plane, ...]:
+def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | None) -> Stack:
     import tifffile
 
     with tifffile.TiffFile(path) as file:
@@ -120,15 +155,59 @@ def _read_headers(
         _check_count(page.description, version[1])
         if not page.imagelength * page.imagewidth:
             raise ValueError("it has no pixels")
-        # Other series of the formats of microscopes may be thumbnails.
-        whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
-        used = file.series[:1] if whole and not file.is_ome else file.series
-        return tuple(
-            plane
-            for series in used
-            if series.keyframe is not None
-            for plane in _planes_of(file, series, choice)
-        )
+        plain = file.series[0].kind in _PLAIN
+        used = _plain_series(file, choice) if plain else _described_series(file)
+        planes = [plane for series in used for plane in _planes_of(file, series, choice)]
+        if odd := [plane for plane in planes if plane.channels != planes[0].channels and plain]:
+            counts = [f"page {each.pages[0]} has {each.channels}" for each in (planes[0], odd[0])]
+            raise ValueError(f"{counts[0]} channels and {counts[1]}; save them in separate files")
+        # One header may stand for many pages.
+        pages = [max(len(each.pages), len(each)) for each in used]
+        below = [len(each.keyframe.subifds or ()) * len(each.pages) for each in used]
+        return Stack(tuple(planes), max(len(file.pages) - sum(pages), 0) + sum(below))
+
+
+def _described_series(file: Any) -> list[Any]:
+    """Returns the series of pages that hold examples, of a file whose metadata name them."""
+    # Other series of the formats of microscopes may be thumbnails.
+    whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
+    used = file.series[:1] if whole and not file.is_ome else file.series
+    return [series for series in used if series.keyframe is not None]
+
+
+def _plain_series(file: Any, choice: str | None) -> list[Any]:
+    """Returns the series of pages that hold examples, of any other file, in its order.
+
+    tifffile sorts such pages by kind and size, takes smaller ones for levels of a pyramid, and
+    looks at a few of many. Here each page counts, unless its header makes it part of another page.
+    """
+    import tifffile
+
+    found: list[Any] = [each for each in file.series if not each.keyframe.is_subifd]
+    stacked = any(math.prod(each.shape) > math.prod(each.keyframe.shape) for each in found)
+    if not stacked or found[0].kind != "shaped":
+        file.pages.useframes = False
+        pages = [page.aspage() for page in file.pages]
+        found = [tifffile.TiffPageSeries([page]) for page in pages if page.shape]
+    whole = [each for each in found if not each.keyframe.subfiletype & _OF_ANOTHER_PAGE]
+    if not whole and any(each.keyframe.subifds for each in found):
+        raise ValueError("its whole image lies below a thumbnail; save it as a page of its own")
+    found = whole or found  # if all are marked, the marks say nothing
+    first, *others = [each.keyframe for each in found]
+    if len(found) < 2 or any(len(each.pages) > 1 for each in found):
+        return found
+    if all(_kind_of(page) == _kind_of(first) for page in others):
+        shape = (len(found), *first.shape)
+        return [tifffile.TiffPageSeries([first, *others], shape, first.dtype, "I" + first.axes)]
+    if choice == "channels":
+        raise ValueError("its pages differ in size or type, and so are no channels of one image")
+    return found
+
+
+def _kind_of(page: Any) -> tuple[Any, ...]:
+    """Returns what pages that are stacked have in common."""
+    stored = page.shape, page.axes, page.dtype, page.bitspersample
+    return *stored, page.photometric, page.extrasamples, page.tags.valueof(ORIENTATION, 1)
 
 
 def _check_count(description: str, size: int) -> None:
@@ -151,13 +230,11 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     samples, alone = page.samplesperpixel if "S" in axes else 1, rows.shape[1] == 1
     photometric = getattr(page.photometric, "name", "")
     converted = photometric in _CONVERTED and alone and series.dtype.itemsize == 1
-    is_colour = converted and photometric != "MINISWHITE" and axes == page.axes
-    transparent = (
-        alone
-        and (photometric, samples) in (("RGB", 4), ("MINISBLACK", 2))
-        and bool(page.extrasamples)
-        and int(page.extrasamples[-1]) in (1, 2)
-    )
+    is_colour = converted and axes == page.axes
+    opacity = int(page.extrasamples[-1]) if page.extrasamples else 0
+    named = alone and choice != "channels" and opacity in (ASSOCIATED, UNASSOCIATED)
+    if not named or (photometric, samples) not in (("RGB", 4), ("MINISBLACK", 2)):
+        opacity = 0
     orientation = page.tags.valueof(ORIENTATION, 1)
     sideways = orientation in SIDEWAYS
     height, width = int(page.imagelength), int(page.imagewidth)
@@ -172,20 +249,30 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
         Plane(
             size=(width, height) if sideways else (height, width),
             orientation=orientation,
-            channels=3 if is_colour else rows.shape[1] * samples - transparent,
+            channels=3 if is_colour else rows.shape[1] * samples - (opacity > 0),
             dtype=np.dtype(series.dtype).newbyteorder(file.byteorder),
             axes=axes,
             shape=shape,
             pages=tuple(pages[number] for number in row),
             offsets=tuple(start + number * step for number in row) if start is not None else (),
             converted=converted,
-            transparent=transparent,
+            opacity=opacity,
+            unclear=opacity > 0 and (series.dtype != np.uint8 or page.axes.startswith("S")),
+            ends=_ends(file, page),
             place=list(map(dict(zip(series.axes, first, strict=True)).get, "TZ")),
             pixel_size=pixel_size,
         )
         for row in rows.tolist()
         for first in [np.unravel_index(row[0] * count, series.shape)]
     ]
+
+
+def _ends(file: Any, page: Any) -> int:
+    """Returns the highest number of a page's depth, if its zero is white and its writer unknown."""
+    first = file.pages.first
+    known = is_known_writer(first.software, first.description)
+    unclear = not known and getattr(page.photometric, "name", "") == "MINISWHITE"
+    return 2**page.bitspersample - 1 if unclear and page.dtype.kind in "bui" else 0
 
 
 def _pixel_size(file: Any, series: Any) -> list[float]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
-from jaxdp.data.image_file import Picture, pictures_in
+from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
 from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
@@ -80,10 +80,11 @@ def find(
             raise ConfigError("", path, f"{path}: {problem}")
         for file, name in files:
             found.setdefault(resolved(file), (file, name.with_suffix("")))
+    headers = read_headers((file for file, _ in found.values() if is_tiff(file)), tiff)
     return [
         ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]), name)
         for file, name in found.values()
-        for picture in pictures_in(file, tiff)
+        for picture in pages_of(file, headers.get(file), tiff)
     ]
 
 

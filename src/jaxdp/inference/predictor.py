@@ -13,8 +13,8 @@ from jaxtyping import Float32
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.dataset import Size, pixel_problem
-from jaxdp.data.image_file import Data, read_image
+from jaxdp.data.dataset import BadExample, Size, pixel_problem
+from jaxdp.data.image_file import Data, Picture, planes_of, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
 from jaxdp.inference import reach
@@ -96,6 +96,9 @@ class Predictor:
 
     def read(self, picture: Data) -> tuple[Pixels, tuple[str, ...]]:
         """Returns an image of a file as training read images, and what that changed."""
+        planes = planes_of(picture) if isinstance(picture, Picture) else ()
+        if self.config.channels is None and any(plane.unclear for plane in planes):
+            raise BadExample(picture, "its last plane is tagged as opacity; save it without")
         channels, dtype = self.description.image_shape[-1], self.description.dtype
         # Where pixels have answers, images are resized from their full size.
         resize = Resize.of(self.config, "classification") if self._classifies else None

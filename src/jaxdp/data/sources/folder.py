@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from jaxdp.config import DataConfig
 from jaxdp.data import sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_unread
-from jaxdp.data.image_file import Header, Picture, pages_of, pictures_in, read_header
+from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
 from jaxdp.data.image_source import ImageSource
-from jaxdp.data.request import SPLIT_FLAGS, Request
+from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
 from jaxdp.data.splits import name_splits, usual_names
 from jaxdp.parsing import resolved, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say, warn
-from jaxdp.runtime import platform
 
 _FORM = (
     "should hold a folder of pictures for each class, or the folders images and masks; either of"
@@ -64,23 +62,31 @@ def folder(request: Request) -> Dataset:
     else:
         files, class_names = _labelled(request, folders)
     images = [image for each in files.values() for image, _ in each if image is not None]
-    with ThreadPoolExecutor(min(8, platform.cores())) as pool:
-        headers = pool.map(functools.partial(read_header, choice=config.tiff), images)
-        by_file = dict(zip(images, headers, strict=True))
-    readable = {file: header for file, header in by_file.items() if header is not None}
+    masks = [mask for each in files.values() for _, mask in each if isinstance(mask, Path)]
+    headers = read_headers(images, config.tiff)
+    # All planes of a stack of masks, whatever its metadata say.
+    masks_headers = read_headers(filter(is_tiff, masks), "pages")
+    readable = {file: header for file, header in headers.items() if header is not None}
     dtypes = collections.Counter(header.dtype for header in readable.values())
     dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
+    channels = _channels(request, readable)
+    flat = [file for file, header in readable.items() if header.transparent]
+    if flat and channels != 4:
+        say(
+            f"note: {len(flat)} of {len(images)} images have opacity (e.g. {flat[0]}), and are"
+            " laid on black; --channels 4 keeps it"
+        )
     create = functools.partial(
         FolderSource,
         task=task,
-        channels=_channels(request, readable),
+        channels=channels,
         dtype=dtype,
         config=config,
         sizes=[size for header in readable.values() for size in header.sizes],
     )
     splits: dict[str, Any] = {
         split or "train": create(
-            rows=[row for file in each for row in _rows(file, by_file, config)]
+            rows=[row for file in each for row in _rows(file, headers, masks_headers, config)]
         )
         for split, each in files.items()
     }
@@ -123,18 +129,24 @@ class FolderSource(ImageSource):
         return [image.path for image, _ in self.rows]
 
 
-def _rows(file: File, headers: Mapping[Path, Header | None], config: DataConfig) -> list[Row]:
+def _rows(
+    file: File,
+    headers: Mapping[Path, Header | None],
+    masks_headers: Mapping[Path, Header | None],
+    config: DataConfig,
+) -> list[Row]:
     """Returns the examples in a file: its pages."""
     image, target = file
     images = [] if image is None else pages_of(image, headers[image], config.tiff)
     if isinstance(target, int):
         return [(page, target) for page in images]
-    # All planes of a stack, whatever its metadata say.
-    masks = [] if target is None else pictures_in(target, "pages")
+    masks = [] if target is None else pages_of(target, masks_headers.get(target), "pages")
     if image is None:
         return [(page, "is a mask without an image of the same name") for page in masks]
     if target is None:
         return [(page, "is an image without a mask of the same name") for page in images]
+    if headers[image] is None or masks_headers.get(target, headers[image]) is None:
+        return [(images[0], masks[0])]  # reading them says what is wrong
     if len(images) != len(masks):
         counts = f"has {len(images)} pages, but its mask {len(masks)}"
         remedy = "give each its own, or say by --tiff what its planes are"
@@ -146,10 +158,16 @@ def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
     """Returns how many channels all images are made: those that are asked for, else 3 if any is in
     colour, and 1 if none is.
     """
-    stored: dict[int, Path] = {}
+    asked, stored = request.config.channels, dict[int, Path]()
     for file, header in readable.items():
         stored.setdefault(header.channels, file)
-    asked = request.config.channels
+    unclear = next((file for file, header in readable.items() if header.unclear), None)
+    if unclear and asked is None:
+        remedy = (
+            f"the last plane of {unclear} is tagged as opacity; give 4 to keep it as a channel, 3"
+            " to lay the image on black, or --tiff pages if its planes are examples"
+        )
+        raise ConfigError("channels", NOT_GIVEN, remedy)
     first = next((channels for channels in stored if channels not in (1, 3)), None)
     if first is None:
         return asked or max(stored, default=1)
