@@ -90,6 +90,18 @@ def test_schedules() -> None:
     np.testing.assert_array_equal(rates(schedule="constant"), np.float32(0.1))
 
 
+@pytest.mark.parametrize("warmup_fraction", [0.0, 0.2])
+@pytest.mark.parametrize("total_steps", [*range(1, 14), 300])
+def test_multistep_divides_at_each_milestone(total_steps: int, warmup_fraction: float) -> None:
+    """As PyTorch's `MultiStepLR`, which counts a milestone as often as it is given."""
+    milestones = [round(total_steps / 2), round(total_steps * 3 / 4)]
+    steps, warmup = np.arange(total_steps), round(warmup_fraction * total_steps)
+    expected = 0.1 * 0.1 ** sum((steps >= milestone).astype(int) for milestone in milestones)
+    expected[:warmup] = 0.1 * (steps[:warmup] + 1) / max(warmup, 1)
+    found = rates(total_steps, schedule="multistep", warmup_fraction=warmup_fraction)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("total_steps", [1, 2, 3])
 @pytest.mark.parametrize("schedule", ["constant", "multistep", "cosine", "onecycle"])
 def test_short_runs_have_a_finite_rate(schedule: str, total_steps: int) -> None:

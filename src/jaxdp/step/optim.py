@@ -87,9 +87,10 @@ def create_schedule(
     elif config.schedule == "cosine":
         after = optax.cosine_decay_schedule(peak, rest)
     else:
-        milestones = {
-            round(total_steps * fraction) - warmup: 0.1 for fraction in MULTISTEP_MILESTONES
-        }
+        milestones: dict[int, float] = {}
+        for fraction in MULTISTEP_MILESTONES:  # which are one step of a very short run
+            step = round(total_steps * fraction) - warmup
+            milestones[step] = 0.1 * milestones.get(step, 1.0)
         if min(milestones) < 0:
             remedy = "reaches beyond the first milestone of multistep, 0.5"
             raise ConfigError("warmup_fraction", config.warmup_fraction, remedy)
