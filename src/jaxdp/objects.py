@@ -105,6 +105,8 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
 
 def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
     optimizer, rate = values.get("optimizer"), values.get("learning_rate")
+    if isinstance(optimizer, optax.MultiSteps):
+        optimizer = optimizer.gradient_transformation()
     if isinstance(optimizer, optax.GradientTransformation):
         refuse(values, "optimizer")
         objects["optimizer"] = optimizer
@@ -116,6 +118,8 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
             "is a function; call it, e.g. optax.adamw(1e-3), or give a schedule as learning_rate"
         )
         raise ConfigError("optimizer", name, remedy)
+    else:
+        _check_name("optimizer", optimizer, "an optimizer, or an Optax transformation")
     if callable(rate):
         refuse(values, "learning_rate")
         objects["schedule"] = values.pop("learning_rate")

@@ -1,14 +1,21 @@
 """Creates optimizers and learning-rate schedules of Optax from their names."""
 
+import functools
 import inspect
 import math
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
 import optax
+import optax.contrib
 
 from jaxdp.config import DEFAULT_OPTIMIZER, OptimizationConfig
+from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError, check_keywords, nearest
+from jaxdp.rundir.read import warn
 
 # The keywords of a rule are those that `--optimizer-kwargs` may give.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
@@ -134,3 +141,49 @@ def create_optimizer(
     except (TypeError, ValueError) as error:
         raise ConfigError("optimizer_kwargs", keywords, " ".join(str(error).split())) from error
     return optax.chain(*chain, rule_transformation)
+
+
+def update(
+    optimizer: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any, loss: Any
+) -> tuple[Any, Any]:
+    """Returns the optimizer's updates and its new state.
+
+    Args:
+        loss: of the global batch, which is the `value` of e.g. `optax.contrib.reduce_on_plateau`.
+    """
+    try:
+        extended = optax.with_extra_args_support(optimizer)
+        return extended.update(grads, opt_state, params, value=loss)
+    except TypeError:  # it takes no value, as optax.contrib.sam
+        return optimizer.update(grads, opt_state, params)
+
+
+def check_update(optimizer: optax.GradientTransformation, params: Any) -> None:
+    """Checks that an optimizer needs only gradients, parameters and the loss of a batch.
+
+    Args:
+        params: their shapes.
+
+    Raises:
+        ConfigError: if it needs more.
+    """
+    loss = jax.ShapeDtypeStruct((), np.float32)
+    try:
+        opt_state = jax.eval_shape(optimizer.init, params)
+        jax.eval_shape(functools.partial(update, optimizer), params, opt_state, params, loss)
+    except Exception as error:  # whatever an optimizer raises without what it needs
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        of_optax = [each for each in frames if "optax" in each.f_globals["__name__"]]
+        name = of_optax[-1].f_code.co_qualname.partition(".")[0] if of_optax else "(an object)"
+        remedy = (
+            "cannot be updated from gradients, parameters and the loss of a batch alone"
+            f" ({type(error).__name__}: {one_line(error)}); use an optimizer that can, e.g."
+            " optax.lbfgs with linesearch=None"
+        )
+        raise ConfigError("optimizer", name, remedy) from error
+    own = (optax.contrib.ScheduleFreeState, optax.contrib.SAMState)
+    for state in jax.tree.leaves(opt_state, is_leaf=lambda each: isinstance(each, own)):
+        if isinstance(state, own):
+            name = type(state).__name__.removesuffix("State")
+            problem = "keeps the weights that should be evaluated to itself"
+            warn(f"the optimizer {name} {problem}; the weights in training are evaluated and saved")

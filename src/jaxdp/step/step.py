@@ -15,7 +15,7 @@ from jaxdp.config import BatchNormMode
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
-from jaxdp.step import batch_norm
+from jaxdp.step import batch_norm, optim
 from jaxdp.step.keys import example_keys, fold
 from jaxdp.step.replicas import Replicas
 from jaxdp.step.state import (
@@ -123,7 +123,10 @@ def update_state(
     # The norm of the averaged gradients is the same on all replicas, so it joins the sums after
     # they are summed over replicas.
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
-    updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
+    loss = sums["loss"] / jnp.maximum(sums["examples"], 1.0)
+    updated = apply_gradients(
+        state, grads, batch_stats, constants.learning_rates, loss, recipe=recipe
+    )
     if recipe.on_divergence == "skip" or state.loss_scale is not None:
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
         sound = finite & all_finite(updated) if recipe.on_divergence == "skip" else finite
@@ -234,14 +237,23 @@ def compute_gradients(
 
 
 def apply_gradients(
-    state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe
+    state: TrainState,
+    grads: Tree,
+    batch_stats: Tree,
+    learning_rates: Array,
+    loss: Array,
+    *,
+    recipe: Recipe,
 ) -> TrainState:
     """Returns the state after the optimizer's update with these gradients, with new batch
     statistics and moving averages.
+
+    Args:
+        loss: of the global batch, for optimizers that look at it.
     """
     # A count beyond the last rate reads the last one, as JAX clamps indices.
     optimizer = recipe.optimizer(lambda count: learning_rates[count])
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    updates, opt_state = optim.update(optimizer, grads, state.opt_state, state.params, loss)
     # Weight decay and the like would change what has no gradient.
     params = _merge_frozen(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
     ema = None

@@ -4,12 +4,13 @@ import functools
 from typing import Any
 
 import optax
+from flax import nnx
 
 from jaxdp import tasks
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.sources import Dataset
-from jaxdp.model_check import array_shapes
+from jaxdp.model_check import abstract_model, array_shapes
 from jaxdp.objects import Objects
 from jaxdp.step import optim
 from jaxdp.step.step import Recipe
@@ -48,6 +49,10 @@ def create_recipe(
     # Not a function in this one, which servers could not unpickle.
     create_optimizer = functools.partial(_create_optimizer, objects.optimizer, config)
     create_optimizer(schedule)  # finds what does not fit
+    if objects.optimizer is not None:
+        model = abstract_model(config, dataset, objects)
+        params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        optim.check_update(objects.optimizer, params)
     frozen = frozenset[str]()
     if config.freeze is not None:
         frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, objects)[0])

@@ -129,7 +129,7 @@ class ServerGroup:
             factor: by which the learning rate is multiplied.
         """
         norm = math.sqrt(squares) / max(float(weight), _TINY)
-        inside = sums if self.here else {}
+        inside = sums if self.here else {name: sums[name] for name in ("loss", "examples")}
         calls = self._call("apply", batch_stats, weight, inside, factor)
         if self.here:
             return calls[0]
