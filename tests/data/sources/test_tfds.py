@@ -147,6 +147,24 @@ def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
             {"train_split": "train", "test_split": "train[:0]"},
             r"--test-split train\[:0\]: .* has no example there",
         ),
+        *(
+            (
+                {split: text, other: "train"},
+                rf"--{split.replace('_', '-')} {re.escape(text)}: a slice of it ends before it",
+            )
+            for text in ("train[3:1]", "train[3:2]", "train[80%:20%]", "train[-1:-3]")
+            for split, other in (("train_split", "test_split"), ("test_split", "train_split"))
+        ),
+        (
+            {"train_split": "train[:3]+train[3:2]", "test_split": "train"},
+            r"--train-split train\[:3\][+]train\[3:2\]: a slice of it ends before it begins",
+        ),
+        (
+            {"train_split": "train", "test_split": "train", "validation": "train[3:1]"},
+            r"--validation train\[3:1\]: a slice of it ends before it begins",
+        ),
+        ({"train_split": "train[2:2]", "test_split": "train"}, "has no example there"),
+        ({"train_split": "train[9:]", "test_split": "train"}, r"--train-split train\[9:\]: "),
         ({"test_split": "train", "num_classes": 1}, "--num-classes 1: tfds:tiny_pets has 2"),
         ({"test_split": "train", "image_size": "0"}, "--image-size 0: must be N or HxW"),
         ({"test_split": "train", "tasks": ("segmentation",)}, "is for classification, but"),

@@ -263,10 +263,15 @@ def _records(request: Request, builder: Any, split: str, chosen: str) -> Any:
     library: Any = importlib.import_module("tensorflow_datasets")
     try:
         count = builder.info.splits[chosen].num_examples
+        slices = library.core.ReadInstruction.from_spec(chosen).to_absolute(builder.info.splits)
     except (KeyError, ValueError) as error:
         available = ", ".join(builder.info.splits)
         remedy = f"{request.config.dataset} has the splits {available}; write e.g. train[:90%]"
         raise ConfigError(SPLIT_FLAGS[split], chosen, remedy) from error
+    # TFDS reads train[2:1] to the end, and train[40:10] as -30 examples.
+    if any(each.from_ and each.to is not None and each.from_ > each.to for each in slices):
+        remedy = "a slice of it ends before it begins; write e.g. train[:90%]"
+        raise ConfigError(SPLIT_FLAGS[split], chosen, remedy)
     if not count:
         return []
     method = library.decode.DeserializeMethod.RAW_BYTES
