@@ -144,3 +144,29 @@ def test_a_set_without_test_data_reports_validation(capsys: pytest.CaptureFixtur
     assert "validation loss" in capsys.readouterr().out
     assert run_train(f"{flags} --validation none --run-dir other") == 2
     assert "npz:set.npz has no test data (its splits: train, val)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("again", [False, True])
+def test_each_fit_draws_validation_data_by_its_own_seed(again: bool) -> None:
+    """A loaded run reads them again, and none of them was trained on."""
+    trainer = jaxdp.Trainer(
+        "cnn", "digits", validation="0.2", devices=1, steps=2, progress=False,
+        model_kwargs={"width": 4, "hidden": 16},
+    )  # fmt: skip
+    if again:  # and another one in memory before
+        trainer.fit(seed=3)
+    result = trainer.fit(seed=1, run_dir="run")
+
+    def drawn(setup: Any) -> list[list[int]]:
+        return [getattr(setup.dataset, split).indices.tolist() for split in ("train", "validation")]
+
+    trained, held_out = drawn(result._setup)
+    loaded = jaxdp.load("run")
+    assert not {*trained} & {*held_out}
+    assert drawn(loaded._setup_for(None, None)) == [trained, held_out]
+    config = read_settings({"dataset": "digits", "validation": "0.2", "seed": 1})
+    assert open_dataset(config).validation.indices.tolist() == held_out  # pyright: ignore
+    expected = result.evaluate(split="validation")
+    assert loaded.evaluate(split="validation") == pytest.approx(expected)
+    assert trainer.fit()._setup is trainer.setup

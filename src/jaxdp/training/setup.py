@@ -16,6 +16,7 @@ from jaxdp import models, tasks
 from jaxdp.components import create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
+from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset
 from jaxdp.inference import instances
 from jaxdp.model_check import check_model
@@ -82,6 +83,8 @@ class Setup(Batches):
         changed = {name for name, value in config.flat().items() if value != before[name]}
         if not changed <= {*settings_with(TrainConfig, program=False)}:
             return None
+        if "seed" in changed and self.objects.dataset is None and Request(config).validation_share:
+            return None  # another seed draws other validation data
         defaults.check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
