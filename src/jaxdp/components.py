@@ -94,7 +94,7 @@ def _is_small(config: TrainConfig, dataset: Dataset, objects: Objects) -> bool:
     """
     own = dataset.instances or {"optimizer", "learning_rate"} & dataset.defaults.keys()
     is_given = own or objects.schedule or config.learning_rate or config.optimizer_kwargs
-    is_small = default_batch_size(len(dataset.train)) < DEFAULT_BATCH_SIZE
+    is_small = default_batch_size(dataset.train_examples) < DEFAULT_BATCH_SIZE
     return is_small and not is_given and config.lr_scaling == "none"
 
 

@@ -2,9 +2,11 @@
 
 import json
 import sys
+from typing import Literal
 
 from jaxdp.command_line import command
 from jaxdp.config import SavedRunConfig, ShardingConfig, setting, settings_group
+from jaxdp.config.values import MaskValues
 
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
@@ -27,6 +29,17 @@ class EvaluateConfig(SavedRunConfig, ShardingConfig):
     data_dir: str | None = setting(
         None, "folder of prepared TensorFlow Datasets (default: as in training)", metavar="PATH"
     )
+    mask_values: MaskValues | None = setting(
+        None,
+        """values of the masks of other data that are class 0, 1, ..., as for jaxdp.train (default:
+        as in training)""",
+        metavar="VALUE,VALUE,...|binary",
+    )
+    on_bad_example: Literal["error", "skip"] | None = setting(
+        None,
+        """what to do with an example that cannot be used: stop, or leave it out (default: as in
+        training)""",
+    )
     json: bool = setting(False, "print one line of JSON instead of a sentence")
 
 
@@ -43,8 +56,9 @@ def main(asked: EvaluateConfig) -> int:
         deterministic=asked.deterministic,
     )
     given = asked.part(ShardingConfig).flat()
-    if asked.data_dir is not None:
-        given["data_dir"] = asked.data_dir
+    for name in ("data_dir", "mask_values", "on_bad_example"):
+        if (value := getattr(asked, name)) is not None:
+            given[name] = value
     result.config = result.config.replace(**given)
     split = asked.split or (result.description.final_split if asked.dataset is None else "all")
     metrics = result.evaluate(asked.dataset, split=split)

@@ -11,6 +11,7 @@ from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import names, open_dataset
 from jaxdp.objects import Objects
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
 from jaxdp.runtime import devices
 from jaxdp.training.setup import Setup, create_setup
 
@@ -33,7 +34,13 @@ def evaluation_setup(
     config = (setup.config if setup is not None else config).replace(dataset=dataset.name)
     if setup is not None:
         return dataclasses.replace(setup, config=config, dataset=dataset)
-    if config.optimizer == OBJECT:  # evaluation needs none
+    if data is not None:  # which may be larger or smaller than those of the run
+        config = config.replace(data_placement=None)
+    # What only training needs does not have to fit the data.
+    config = config.replace(epochs=1, steps=None, schedule="constant", steps_per_execution=1)
+    longest = max(map(len, dataset.splits().values()))
+    config = config.replace(global_batch_size=min(int(config.global_batch_size or 1), longest))
+    if config.optimizer == OBJECT:
         config = config.replace(optimizer="sgd", optimizer_kwargs={})
     devices.ensure(config.devices)
     return create_setup(config, Objects(dataset=dataset), training=False)
@@ -48,14 +55,14 @@ def _in_form_of_run(
         if (config.dataset or "").partition(":")[0] not in names():
             remedy = "is none that jaxdp opens itself: give the data again, or name its plugin"
             raise ConfigError("dataset", config.dataset, remedy)
-        dataset = open_data(config)[1]
+        dataset = with_classes(open_data(config)[1], description)
+        _warn_of_changes(dataset, description)
     else:
         if isinstance(data, str):
             settings = _settings_of(config, description, data)
-            data = open_dataset(settings, (description.task,), tasks.kind_of)
-        if is_classifier:
-            data = with_classes(data, description.class_names)
+            data = open_dataset(settings, (description.task,), tasks.kind_of, description)
         config = config.replace(dataset=data.name)
+        data = with_classes(data, description)
         dataset = check_dataset(data, config, lambda task: description.answer)
     # Only classifiers are for images of one size.
     for name in ("num_classes", "image_shape", "dtype", "instances"):
@@ -68,6 +75,15 @@ def _in_form_of_run(
     return dataclasses.replace(
         dataset, mean=description.mean, std=description.std, pixel_range=description.pixel_range
     )
+
+
+def _warn_of_changes(dataset: Dataset, description: Description) -> None:
+    """Warns if the run's dataset has other splits now."""
+    now, then = dataset.describe().examples, description.examples
+    if now != then:
+        sizes = (", ".join(f"{n:,} {split}" for split, n in each.items()) for each in (now, then))
+        held = "has {} examples, and had {} when the model was trained".format(*sizes)
+        warn(f"{dataset.name} {held}; examples that were trained on may be among those evaluated")
 
 
 def _settings_of(config: TrainConfig, description: Description, name: str) -> DataConfig:

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
@@ -36,6 +37,11 @@ def printable(text: str) -> str:
 def one_line(value: object) -> str:
     """Returns a value as text in which each run of spaces and line breaks is one space."""
     return " ".join(str(value).split())
+
+
+def composed(name: str) -> str:
+    """Returns the spelling of a name that its other spellings in Unicode have in common."""
+    return unicodedata.normalize("NFC", name)
 
 
 def some(names: Iterable[object], most: int = 5) -> str:

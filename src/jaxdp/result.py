@@ -20,7 +20,7 @@ from PIL import Image
 from jaxdp import tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
-from jaxdp.data.arrays import from_arrays
+from jaxdp.data.arrays import arrays_for
 from jaxdp.data.dataset import Description
 from jaxdp.evaluation import evaluation_setup
 from jaxdp.inference import answers, instances
@@ -212,10 +212,7 @@ class Result:
     def _setup_for(self, data: Any, targets: Any) -> Setup:
         """Returns what evaluates the model on data, by default the data of its run."""
         if targets is not None:
-            facts: Any = {"instances": self.description.instances}
-            if self.description.answer != "regression" and not facts["instances"]:
-                facts["num_classes"] = self.description.num_classes
-            data = from_arrays(data, targets, **facts)
+            data = arrays_for(self.description, self.config.mask_values, (data, targets))
         if data is not None:
             return evaluation_setup(self.config, self.description, data, self._setup)
         if self._setup is None:

@@ -256,7 +256,7 @@ def _starting_from(given: Any) -> Any:
     """Returns `init_from` for settings: a path, or the weights of a result in memory."""
     if hasattr(given, "run_dir"):
         if given.run_dir is None:
-            return repr(given), model_arrays(given.state), given.description.class_names
+            return repr(given), model_arrays(given.state), given.description.names
         given = given.run_dir
     return str(given) if isinstance(given, pathlib.Path) else given
 

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from jaxdp.config import DataConfig
+from jaxdp.config.values import MaskValues
 from jaxdp.data.array_source import TASKS, array_source
-from jaxdp.data.dataset import ArraySource, Dataset
+from jaxdp.data.dataset import ArraySource, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
@@ -66,9 +68,31 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         "validation": str(float(validation)) if isinstance(validation, numbers.Real) else None,
     }
     request = Request(read_settings(settings), flag="")
-    splits = _array_splits((images, targets), validation, test, request)
+    return _opened(_array_splits((images, targets), validation, test, request), request)
+
+
+def arrays_for(
+    known: Description, mask_values: MaskValues | None, pair: tuple[Any, Any]
+) -> Dataset:
+    """Returns images and targets as a dataset to evaluate a model on.
+
+    Args:
+        known: what the model knows of its own dataset.
+        mask_values: of `--mask-values` of its run.
+
+    Raises:
+        ConfigError: as `from_arrays` does.
+    """
+    settings = DataConfig(dataset="arrays", instances=known.instances, mask_values=mask_values)
+    request = Request(settings, flag="", known=known)
+    return _opened(_array_splits(pair, None, None, request), request)
+
+
+def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
     dataset = dataclasses.replace(
-        array_dataset(splits, (), request), name=name, augment=request.config.augment or ()
+        array_dataset(splits, (), request),
+        name=request.config.dataset or "",
+        augment=request.config.augment or (),
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
     dataset = complete(dataset, parts, request)
@@ -110,17 +134,18 @@ def array_dataset(
     splits: Mapping[str, Any], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
     """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown."""
-    train = splits["train"]
+    train = next(iter(splits.values()))
     classes = 0
     if train.field == "targets":
         classes = train.targets.shape[3]
     elif train.field == "labels":
         classes = 1 + max(int(source.targets.max(initial=-1)) for source in splits.values())
-        if train.targets.min(initial=1):
+        if train.targets.min(initial=1) and request.known is None:
             remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
             warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
+    all_splits: dict[str, Any] = {"train": None} | dict(splits)
     return Dataset(
-        **splits,
+        **all_splits,
         task=TASKS[train.field],
         kind=TASKS[train.field],
         num_classes=classes,

@@ -205,6 +205,7 @@ class DatasetInfo:
         instances: whether the masks of the sources are instance labels, int32 with 0 for
             background. Training learns from what `data.instances` makes of them: `masks` of the
             classes background, cell and border, and `border_weights`.
+        mask_values: what the training masks hold, where nothing declares which values are classes.
     """
 
     task: str = "classification"
@@ -217,6 +218,7 @@ class DatasetInfo:
     dtype: str = "uint8"
     pixel_range: tuple[float, float] | None = None
     instances: bool = False
+    mask_values: tuple[int, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -232,9 +234,22 @@ class DatasetInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description(DatasetInfo):
-    """Facts of a dataset that a trained model needs without it: `dataset.json` of a run."""
+    """Facts of a dataset that a trained model needs without it: `dataset.json` of a run.
+
+    Attributes:
+        examples: how many each split has.
+        named: whether the classes have names, which may be numbers, or `class_names` counts them;
+            None for a run of version 0.3 or earlier, which does not say.
+    """
 
     examples: dict[str, int]
+    named: bool | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes; none if they are only counted."""
+        counted = self.class_names == tuple(map(str, range(self.num_classes)))
+        return self.class_names if self.named or (self.named is None and not counted) else ()
 
     @property
     def final_split(self) -> str:
@@ -247,6 +262,7 @@ class Dataset(DatasetInfo):
     """The splits of a dataset, and what every user of it needs to know.
 
     Attributes:
+        train: None only for data to evaluate a model on.
         test, validation: None for a dataset without such data.
         augment: what `--augment` is by default.
         defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
@@ -261,7 +277,7 @@ class Dataset(DatasetInfo):
         measured: whether mean, deviation and range were measured, and not declared.
     """
 
-    train: Source
+    train: Source | None
     test: Source | None = None
     validation: Source | None = None
     augment: tuple[str, ...] = ()
@@ -281,6 +297,11 @@ class Dataset(DatasetInfo):
         return {name: source for name, source in splits.items() if source is not None}
 
     @property
+    def train_examples(self) -> int:
+        """How many examples there are to train on."""
+        return 0 if self.train is None else len(self.train)
+
+    @property
     def evaluation_split(self) -> str | None:
         """The split that a run is judged by while it trains: validation, else test, else None."""
         return next((name for name in self.splits() if name != "train"), None)
@@ -291,6 +312,7 @@ class Dataset(DatasetInfo):
         names = self.class_names or tuple(map(str, range(self.num_classes)))
         # For the three tasks here, the kind is the task.
         facts |= {"class_names": names, "kind": self.kind if self.kind != self.task else ""}
+        facts["named"] = bool(self.class_names)
         examples = {name: len(source) for name, source in self.splits().items()}
         return Description(**facts, examples=examples)
 

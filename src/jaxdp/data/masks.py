@@ -3,9 +3,11 @@ in the masks of the training set.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample
 from jaxdp.data.request import NOT_GIVEN, Request
@@ -17,10 +19,21 @@ _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
 _MOST_UNDECLARED = 9
 _MOST_LISTED = 32  # values or colours in an error
 _MOST_COLOURS = 1000  # that are remembered
+BLACK_AND_WHITE = (0, IGNORE_LABEL)
 
-# The values of a mask in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB; and
-# whether they are colours.
-Found = tuple[np.ndarray, bool]
+
+class Found(NamedTuple):
+    """What a mask holds.
+
+    Attributes:
+        values: in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB.
+        colours: whether they are colours.
+        where: names the mask in errors.
+    """
+
+    values: np.ndarray
+    colours: bool
+    where: object
 
 
 def unique_values(stored: np.ndarray, where: object) -> Found:
@@ -35,14 +48,15 @@ def unique_values(stored: np.ndarray, where: object) -> Found:
     else:
         _check_numbers(stored, where, _HIGHEST)
     flat = stored.ravel()  # few pixels of a mask differ from the one before
-    return np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]])), colours
+    values = np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]]))
+    return Found(values, colours, where)
 
 
 def find_classes(
     masks: Iterable[Found], request: Request, names: Sequence[str]
-) -> tuple[int, np.ndarray | None]:
-    """Returns how many classes the masks of a training set have, and the class of each stored value
-    if the values are not the classes.
+) -> tuple[int, tuple[int, ...]]:
+    """Returns how many classes the masks of a training set have, and which values they hold; none
+    if `--mask-values` declares the classes.
 
     Args:
         masks: the values of each mask.
@@ -55,33 +69,80 @@ def find_classes(
     numbers, colours = set[int](), set[int]()
     others = set[int]()  # numbers of masks with some that only `--mask-values` names
     num_usual, num_others = 0, 0
-    for values, is_colour in masks:
+    first = dict[tuple[bool, bool], object]()  # masks with or without 1 and 255
+    for values, is_colour, where in masks:
         other = is_colour or bool(values.max(initial=0) > IGNORE_LABEL)
         num_usual, num_others = num_usual + (not other), num_others + other
         if not is_colour:
             (others if other else numbers).update(values.tolist())
+            first.setdefault((1 in values, IGNORE_LABEL in values), where)
         elif len(colours) < _MOST_COLOURS:
             colours.update(values[:_MOST_COLOURS].tolist())
     # A few other masks are bad examples, which may be left out.
     if not request.skip or 2 * num_others >= num_usual:
         numbers |= others
     if config.mask_values is not None:
-        if config.num_classes is None and len(numbers - {IGNORE_LABEL}) < 2:
-            remedy = (
-                f"leaves the training masks of {config.dataset} one class only; correct it, or give"
-                " --num-classes"
-            )
-            raise ConfigError("mask_values", str(config.mask_values), remedy)
-        return config.mask_values.num_classes, None
+        return _declared(numbers, config), ()
     if colours and not numbers:
         raise _ask(config.dataset, _colours_remedy(sorted(colours)))
-    if numbers == {0, 255}:  # black and white: masks do not ignore all but the background
-        table = np.arange(256, dtype=np.uint8)
-        table[255] = 1
-        return config.num_classes or 2, table
+    if numbers == {0, 1, IGNORE_LABEL} and (True, True) not in first:
+        raise _ask(config.dataset, _two_ways(first[True, False], first[False, True]))
+    held = tuple(sorted(numbers & {*range(256)}))
+    if numbers == {*BLACK_AND_WHITE}:  # masks do not ignore all but the background
+        return config.num_classes or 2, held
     if config.num_classes is not None:
-        return config.num_classes, None
-    return _count(sorted(numbers), config.dataset, len(config.class_names or names)), None
+        return config.num_classes, held
+    return _count(sorted(numbers), config.dataset, len(config.class_names or names)), held
+
+
+def _declared(numbers: set[int], config: DataConfig) -> int:
+    """Returns how many classes `--mask-values` declares."""
+    assert config.mask_values is not None
+    if config.num_classes is None and len(numbers - {IGNORE_LABEL}) < 2:
+        remedy = (
+            f"leaves the training masks of {config.dataset} one class only; correct it, or give"
+            " --num-classes"
+        )
+        raise ConfigError("mask_values", str(config.mask_values), remedy)
+    return config.mask_values.num_classes
+
+
+def mask_table(trained: Sequence[int]) -> np.ndarray | None:
+    """Returns the class of each stored value of a mask, uint8 (256,); None if the values are the
+    classes.
+
+    Args:
+        trained: what the training masks hold.
+    """
+    if tuple(trained) != BLACK_AND_WHITE:
+        return None
+    table = np.arange(256, dtype=np.uint8)
+    table[IGNORE_LABEL] = 1
+    return table
+
+
+def check_like(stored: np.ndarray, trained: Sequence[int], where: object) -> None:
+    """Raises BadExample for a mask that means other classes by its values than the training masks.
+
+    255 is class 1 where they hold 0 and 255, and ignored where they hold it beside 1. A mask of 0
+    and 1 means the same anywhere.
+
+    Args:
+        stored: its values, each once or one for each pixel.
+        trained: what the training masks hold; nothing if settings declare it.
+    """
+    if not trained or (highest := int(stored.max(initial=0))) < 2:
+        return
+    problem = ""
+    if tuple(trained) == BLACK_AND_WHITE:
+        wrong = stored[(stored != 0) & (stored != IGNORE_LABEL)]
+        if wrong.size:
+            problem = f"the value {wrong[0]}, and the training masks 0 and 255"
+    elif highest == IGNORE_LABEL and {*trained} <= {0, 1} and not (stored == 1).any():
+        problem = "255 but not 1, and the training masks 0 and 1; --mask-values 0,1 ignores 255"
+    if problem:
+        ways = "--mask-values binary makes all but 0 class 1"
+        raise BadExample(where, f"its mask has {problem}; {ways}")
 
 
 def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
@@ -113,6 +174,11 @@ def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
 
 def _ask(dataset: str | None, remedy: str, setting: str = "mask_values") -> ConfigError:
     return ConfigError(setting, NOT_GIVEN, f"the training masks of {dataset} hold {remedy}")
+
+
+def _two_ways(ones: object, whites: object) -> str:
+    ways = "--mask-values binary if both are class 1, or --mask-values 0,1 to ignore 255"
+    return f"0 and 1 (e.g. {ones}) or 0 and 255 (e.g. {whites}); give {ways}"
 
 
 def _colours_remedy(colours: list[int]) -> str:

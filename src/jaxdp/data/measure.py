@@ -5,7 +5,7 @@ standard deviation and range.
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from jaxdp.data.dataset import (
     pixel_problem,
 )
 from jaxdp.data.instances import CLASS_NAMES
-from jaxdp.data.masks import Found, find_classes, unique_values
+from jaxdp.data.masks import BLACK_AND_WHITE, Found, check_like, find_classes, unique_values
 from jaxdp.data.pixel_statistics import PixelStatistics
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.data.resize import Resize
@@ -78,9 +78,8 @@ def _look_through(
 
 def count_classes(
     dataset: Dataset, source: BaseSource, indices: np.ndarray, request: Request
-) -> tuple[Dataset, np.ndarray | None]:
-    """Returns the dataset with its number of classes, and the class of each stored value of a mask,
-    or None if the values are the classes.
+) -> Dataset:
+    """Returns the dataset with its number of classes, and what its masks hold.
 
     Args:
         source, indices: examples to train on, before validation data are drawn from them.
@@ -98,32 +97,62 @@ def count_classes(
         of = f"masks of object numbers; {name} is for {dataset.task} and has none"
         remedy = f"takes {of}; choose another --dataset or --model, or leave it out"
         raise ConfigError("instances", "", remedy)
-    classes, names = dataset.num_classes, dataset.class_names
-    table = None
+    classes, names, known = dataset.num_classes, dataset.class_names, request.known
+    held = dataset.mask_values
     if dataset.instances and not classes:
-        _check_instances(source, indices, request)
+        if known is None:
+            _check_instances(source, indices, request)
         classes, names = len(CLASS_NAMES), CLASS_NAMES
     elif task == "segmentation" and (values is not None or not classes):
-        # A sample suffices if the user says which values are classes.
-        declared = config.num_classes is not None or values is not None
-        chosen = _evenly(len(indices), _SAMPLE if declared else len(indices))
-
-        def look(position: int) -> Found:
-            return unique_values(*source.stored_mask(int(indices[position])))
-
-        masks = _look_through(look, chosen, "train", request)
-        classes, table = find_classes(masks, request, names)
+        classes, held = _mask_classes(source, indices, request, names)
     if dataset.task in ("classification", "segmentation"):
-        classes = _checked_classes(classes, request)
+        classes = _checked_classes(max(classes, len(names)), request)
     elif task == "regression" and config.num_classes not in (None, classes):
         remedy = f"the targets of {name} have {classes} channels; leave it out"
         raise ConfigError("num_classes", config.num_classes, remedy)
-    names = names if len(names) == classes else ()
-    return dataclasses.replace(dataset, num_classes=classes, class_names=names), table
+    return dataclasses.replace(dataset, num_classes=classes, class_names=names, mask_values=held)
+
+
+def _mask_classes(
+    source: BaseSource, indices: np.ndarray, request: Request, names: Sequence[str]
+) -> tuple[int, tuple[int, ...]]:
+    """Returns how many classes masks have, and which values if no setting declares the classes."""
+    config, known = request.config, request.known
+    if known is not None and (known.mask_values or config.mask_values is not None):
+        return known.num_classes, known.mask_values * (config.mask_values is None)
+    # A sample suffices if the user says which values are classes.
+    declared = config.num_classes is not None or config.mask_values is not None
+    chosen = _evenly(len(indices), _SAMPLE if declared else len(indices))
+
+    def look(position: int) -> Found:
+        return unique_values(*source.stored_mask(int(indices[position])))
+
+    masks = _look_through(look, chosen, "train", request)
+    if known is not None:  # of a run of version 0.3, or with class numbers of its own
+        numbers = {value for each in masks for value in each.values.tolist()}
+        return known.num_classes, BLACK_AND_WHITE if numbers == {*BLACK_AND_WHITE} else ()
+    return find_classes(masks, request, names)
+
+
+def check_masks(
+    split: str, source: BaseSource, indices: np.ndarray, dataset: Dataset, request: Request
+) -> None:
+    """Raises BadExample for a mask of a split that is not like the training masks, unless bad
+    examples are left out: they are found before training.
+    """
+
+    def look(index: int) -> None:
+        found = unique_values(*source.stored_mask(index))
+        check_like(found.values, dataset.mask_values, found.where)
+
+    for _ in _look_through(look, indices.tolist(), split, request):
+        pass
 
 
 def _checked_classes(count: int, request: Request) -> int:
     """Returns what `--num-classes` says, or how many classes there are."""
+    if request.known is not None:
+        return count
     given, name = request.config.num_classes, request.config.dataset
     if given is not None and given < count:
         remedy = f"{name} has {count}; give at least that, or leave it out"
@@ -174,9 +203,10 @@ def measure_pixels(
     padded = resize is not None and resize.kind == "pad"
     size = resize.size if resize is not None else dataset.image_shape[:2]
     if not dataset.mean or not all(size):
-        sample = _sample("train", splits["train"], dataset, request, several_sizes=padded)
+        first = next(iter(splits))  # "train", but of data to evaluate on
+        sample = _sample(first, splits[first], dataset, request, several_sizes=padded)
         for name, split in splits.items() if request.skip else ():
-            if name != "train":
+            if name != first:
                 _sample(name, split, dataset, request, several_sizes=padded)
         size = size if all(size) else (sample.shape[0], sample.shape[1])
         if not dataset.mean:
@@ -243,7 +273,7 @@ def _sample(
     whole = functools.reduce(PixelStatistics.add, parts.values())
     if drawn:
         whole = _without_outliers(parts, whole, dataset, split, request)
-    if constant:
+    if constant and request.known is None:
         held = f"{len(constant)} of {len(indices)} images have equal pixels only"
         remedy = "nothing can be learned from them"
         warn(f"{dataset.name}: {held}, e.g. {min(constant)}; {remedy}")

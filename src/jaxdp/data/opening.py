@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from jaxdp.config import DataConfig
-from jaxdp.data.dataset import Dataset
-from jaxdp.data.measure import count_classes, measure_pixels
+from jaxdp.data.dataset import Dataset, Description
+from jaxdp.data.measure import check_masks, count_classes, measure_pixels
 from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
 from jaxdp.data.splits import Part, choose_splits
-from jaxdp.parsing import printable, some
+from jaxdp.parsing import composed, printable, some
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import say
 
 _NARROWEST = 1e-30  # range of pixels; its inverse, times 255, is finite in float32
 
@@ -32,12 +33,18 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
         ConfigError: for settings that do not fit, and data that cannot be trained on.
         BadExample: for an example that cannot be read, unless bad examples are left out.
     """
-    source, indices = parts["train"]
+    first = next(iter(parts))  # "train", but of data to evaluate on
+    source, indices = parts[first]
     drawn_from, drawn = parts.get("validation", (None, indices))
     if drawn_from is source:  # validation data also have classes
         indices = np.union1d(indices, drawn)
-    dataset, mask_table = count_classes(dataset, source, indices, request)
-    dataset = _with_class_names(dataset, request)
+    dataset = count_classes(dataset, source, indices, request)
+    if request.known is None:
+        dataset = _with_class_names(dataset, request)
+    if request.known is None and dataset.mask_values:
+        for split, (other, of) in parts.items():
+            if split != "train":
+                check_masks(split, other, of, dataset, request)
     resize, dataset = plan_resize(dataset, source.sizes, request.config)
 
     def create(resize: Resize | None) -> dict[str, Split]:
@@ -49,7 +56,6 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
                 skip=request.skip,
                 indices=of,
                 resize=resize,
-                mask_table=mask_table,
             )
             for split, (source, of) in parts.items()
         }
@@ -61,7 +67,7 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
 
 
 def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
-    every = {"validation": None, "test": None} | dict(splits)
+    every = {"train": None, "validation": None, "test": None} | dict(splits)
     return dataclasses.replace(dataset, **every, whole=False)
 
 
@@ -102,7 +108,7 @@ def check_dataset(
     _check_promises(dataset, request)
     dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
     splits = _splits_of(dataset)
-    resize, before = Resize.of(config, dataset.kind), splits["train"].resize
+    resize, before = Resize.of(config, dataset.kind), next(iter(splits.values())).resize
     fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
     if resize is not None and resize != before and not fits:
         splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}
@@ -162,11 +168,18 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
             classes or with other names for them.
     """
     names, name = request.config.class_names, request.config.dataset
-    if names is None or names == dataset.class_names:
+    found, remedy = dataset.class_names, ""
+    if names is None and found:
+        if len(found) < dataset.num_classes and request.config.num_classes is None:
+            held = f"has {dataset.num_classes} classes, but names for {len(found)}"
+            raise request.error(f"{held}: {some(found)}; give a name to each")
+        # More than these are asked for.
+        numbers = range(len(found), dataset.num_classes)
+        names = (*found, *(_unnamed(number, found) for number in numbers))
+    if names is None or (names == found and len(found) == dataset.num_classes):
         return dataset
-    remedy = ""
-    if dataset.class_names:
-        known = some(dataset.class_names)
+    if found and names[: len(found)] != found:
+        known = some(found)
         remedy = f"the classes of {name} have names already ({known}); leave it out"
     elif dataset.task not in ("classification", "segmentation"):
         remedy = f"{name} has no classes, but targets for {dataset.task}; leave it out"
@@ -182,28 +195,56 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     return dataclasses.replace(dataset, class_names=names)
 
 
-def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Returns a dataset of labels with the class numbers of a model, if the classes have names.
+def _unnamed(number: int, names: Sequence[str]) -> str:
+    """Returns a name for a class without one."""
+    name = f"class {number}"
+    return name if name not in names else f"{name} (unnamed)"
+
+
+def with_classes(dataset: Dataset, known: Description) -> Dataset:
+    """Returns a dataset of labels or masks with the class numbers of a model, matched by name.
+
+    Prints which classes are matched how, where they differ.
 
     Args:
-        names: of the model's classes.
+        known: what the model knows of its own dataset.
 
     Raises:
         ConfigError: for a class that the model does not know.
     """
-    theirs, ours = dataset.describe().class_names, tuple(names)
-    if theirs == ours or any(each == tuple(map(str, range(len(each)))) for each in (theirs, ours)):
-        return dataset
-    unknown = ", ".join(name for name in theirs if name not in ours)
-    if unknown:
-        remedy = f"has classes that the model does not know: {unknown}; it knows {', '.join(ours)}"
-        raise ConfigError("dataset", dataset.name, remedy)
-    table = np.array([ours.index(name) for name in theirs])
-    relabelled = dataclasses.replace(dataset, num_classes=len(ours), class_names=ours)
+    theirs, ours, name = dataset.class_names, known.names, dataset.name
+    counted = tuple(map(str, range(known.num_classes)))
+    # Numbers stand for the classes of a model whose classes are only counted.
+    by_name = bool(theirs) and bool(ours or {*theirs} & {*counted})
+    classes = dataset.num_classes
+    table = np.arange(classes)
+    if by_name:
+        places = {composed(each): place for place, each in enumerate(ours or counted)}
+        if unknown := [each for each in theirs if composed(each) not in places]:
+            held = f"has classes that the model does not know: {', '.join(unknown)}"
+            raise ConfigError("dataset", name, f"{held}; it knows {', '.join(ours or counted)}")
+        table = np.array([places[composed(each)] for each in theirs])
+        if theirs != (ours or counted):
+            say(f"note: {name}: its classes are the model's by name: {some(theirs)}")
+    elif classes > known.num_classes:
+        remedy = f"its num_classes is {classes}, and the model's {known.num_classes}"
+        raise ConfigError("dataset", name, remedy)
+    elif theirs or (ours != counted and any(map(str.isdecimal, ours))):
+        pairs = zip(theirs or counted, ours or counted, strict=False)
+        say(f"note: {name}: its classes are the model's by number: {some(map(' is '.join, pairs))}")
+    relabelled = dataclasses.replace(
+        dataset, num_classes=known.num_classes, class_names=known.names
+    )
+    if np.array_equal(table, np.arange(classes)):
+        changes = dict[str, Any]()
+    elif known.answer == "classification":
+        changes = {"label_table": table}
+    else:
+        changes = {"mask_table": np.append(table, np.arange(classes, 256)).astype(np.uint8)}
     return _of_splits(
         relabelled,
         {
-            split: dataclasses.replace(each, dataset=relabelled, label_table=table)
+            split: dataclasses.replace(each, dataset=relabelled, **changes)
             for split, each in _splits_of(dataset).items()
         },
     )

@@ -3,6 +3,7 @@
 import dataclasses
 
 from jaxdp.config import DataConfig
+from jaxdp.data.dataset import Description
 from jaxdp.registry import ConfigError
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
@@ -18,12 +19,15 @@ class Request:
         argument: what follows the colon of the dataset's name.
         tasks: the tasks that would do, preferred first; none for any.
         flag: the setting that named the dataset; "" for one that was made of arrays.
+        known: what a trained model knows that is evaluated on the dataset: its classes and the
+            values of its masks hold, and nothing needs to be left to train on.
     """
 
     config: DataConfig
     argument: str = ""
     tasks: tuple[str, ...] = ()
     flag: str = "dataset"
+    known: Description | None = None
 
     def error(self, remedy: str) -> ConfigError:
         """Returns the error that says what is wrong with the dataset."""

@@ -17,6 +17,7 @@ from jaxdp.data.dataset import (
     as_source,
     pixel_problem,
 )
+from jaxdp.data.masks import check_like, mask_table
 from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
 
@@ -35,7 +36,7 @@ class Split:
         skip: whether to leave bad examples out, instead of raising.
         indices: of the source's examples; None for all.
         resize: how images become one size; None to leave them.
-        mask_table: the class of each stored value of a mask, uint8 (256,); None to leave them.
+        mask_table: the class of each class number of a mask, uint8 (256,); None to leave them.
         label_table: the class number of each label of the source; None to leave them.
 
     Attributes:
@@ -55,6 +56,8 @@ class Split:
     def __post_init__(self, dataset: Dataset) -> None:
         self.source = as_source(self.source).resized_to(self.resize)
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
+        self._trained_masks = dataset.mask_values
+        self._stored_table = mask_table(dataset.mask_values)
         self.pixel_range = dataset.pixel_range
         self.errors: dict[int, BadExample] = {}
         self._instance_targets: Any = None
@@ -153,8 +156,10 @@ class Split:
                 if size == wanted[::-1]:
                     problem += "; each is turned as its own tag Orientation says"
                 raise BadExample(self.name(index), problem)
-            if self.mask_table is not None:
-                example = example | {"masks": self.mask_table[mask]}
+            check_like(mask, self._trained_masks, self.name(index))
+            for table in (self._stored_table, self.mask_table):
+                if table is not None:
+                    example = example | {"masks": table[example["masks"]]}
         if self.label_table is not None:
             example = example | {"labels": self.label_table[int(example["labels"])]}
         return example if self.resize is None else self.resize.apply_to(example)

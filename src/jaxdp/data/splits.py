@@ -53,10 +53,12 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
                 said.append(f"{usual[0]} is read as {split}")
         said += [f"{each} is not read" for each in usual[1:]]
     lacks, splits = f"{request.config.dataset} has no", ", ".join(available) or "none"
-    if chosen and "train" not in chosen:
+    if request.known is not None:
+        pass  # any split will do
+    elif chosen and "train" not in chosen:
         remedy = f"training data (its splits: {splits}); add or name one or put classes in train/"
         raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
-    if chosen.keys() == {"train"} and request.validation_share is None:
+    elif chosen.keys() == {"train"} and request.validation_share is None:
         remedy = f"test data (its splits: {splits}); add or name a split, or give --validation 0.1"
         raise ConfigError("test_split", NOT_GIVEN, f"{lacks} {remedy}")
     if said:
@@ -72,14 +74,9 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
             evaluate on.
     """
     wanted, share = request.config.validation, request.validation_share
-    name = dataset.name
-    parts: dict[str, Part] = {
-        split: (as_source(source), np.arange(len(source)))
-        for split, source in dataset.splits().items()
-    }
-    for split, (source, _) in parts.items():
-        if not len(source):
-            raise request.no_examples(split)
+    name, parts = dataset.name, _present(dataset, request)
+    if request.known is not None:
+        return parts
     if dataset.whole:
         source, indices = parts["train"]
         is_test = _held_out(source, dataset.task, request)
@@ -97,6 +94,15 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
         problem = f"{name} has no such split; give a share, e.g. 0.1, or none"
     if problem:
         raise ConfigError("validation", wanted, problem)
+    return parts
+
+
+def _present(dataset: Dataset, request: Request) -> dict[str, Part]:
+    parts: dict[str, Part] = {}
+    for split, source in dataset.splits().items():
+        if not len(source):
+            raise request.no_examples(split)
+        parts[split] = (as_source(source), np.arange(len(source)))
     return parts
 
 

@@ -28,6 +28,8 @@ class Dataset(TypedDict):
     dtype: NotRequired[Literal["uint8", "uint16", "float32"]]
     pixel_range: NotRequired[tuple[float, float] | None]
     instances: NotRequired[bool]
+    named: NotRequired[bool | None]
+    mask_values: NotRequired[list[Count]]
     fingerprint: NotRequired[str]
 
 

@@ -114,9 +114,12 @@ def _check_same_run(
             warn(f"{error.path} cannot be read ({error.problem}); made again from {source}")
             run.write("dataset.json", description)
         return
+    counted = json.dumps([*map(str, range(before["num_classes"]))])
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))
-        if now != then:
+        # Version 0.3 counted the classes where there were more of them than names.
+        is_old = name == "class_names" and "named" not in before and then == counted
+        if now != then and not is_old:
             remedy = (
                 f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use"
                 " another --run-dir"

@@ -109,7 +109,7 @@ class Batches:
     def train_order(self) -> pipeline.TrainingOrder:
         """Which examples are in which step."""
         return pipeline.TrainingOrder(
-            len(self.dataset.train),
+            self.dataset.train_examples,
             self.global_batch_size,
             self.config.seed,
             self.intervals.total_steps,

@@ -56,14 +56,15 @@ def check_learning(config: TrainConfig, dataset: Dataset) -> None:
 
 
 def with_batch_size(
-    config: TrainConfig, given: TrainConfig, dataset: Dataset, data_shards: int
+    config: TrainConfig, given: TrainConfig, examples: int, data_shards: int
 ) -> TrainConfig:
     """Returns the settings with the global batch size as a number; for `auto` it is 1 at first.
 
     Args:
         given: the settings without the dataset's own defaults, which hold only if they fit.
+        examples: of the training set.
     """
-    examples, size = len(dataset.train), config.global_batch_size
+    size = config.global_batch_size
     if config.per_device_batch_size:
         size = config.per_device_batch_size * data_shards * config.accumulate_steps
     elif size == "auto":

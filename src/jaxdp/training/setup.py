@@ -88,7 +88,7 @@ class Setup(Batches):
         defaults.check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
-            config, len(self.dataset.train), self.objects
+            config, self.dataset.train_examples, self.objects
         )
         other = dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule)
         vars(other).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
@@ -150,7 +150,7 @@ class Setup(Batches):
         if not self.streams:
             fields = pipeline.index_batch(np.zeros(1, np.int32))
             stored = {name: values for name, values in example.items() if name != "indices"}
-            resident = placement.abstract(stored, len(self.dataset.train))
+            resident = placement.abstract(stored, self.dataset.train_examples)
         if self.recipe.preprocess.mixings:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
         batch = {
@@ -201,11 +201,14 @@ def create_setup(
     shards = len(devices) * jax.process_count()
     axes = mesh.MeshShape.parse(asked.mesh, shards) if asked.mesh is not None else None
     automatic = asked.global_batch_size == "auto"
-    config = defaults.with_batch_size(asked, given, dataset, axes.data if axes else shards)
+    examples = dataset.train_examples
+    if not training:  # no batch is larger than a split
+        examples = max(map(len, dataset.splits().values()))
+    config = defaults.with_batch_size(asked, given, examples, axes.data if axes else shards)
     config = defaults.with_batch_norm(config, grouped=normalizes and training and not automatic)
     limit = target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
     config = defaults.with_placement(config, dataset, limit)
-    intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
+    intervals, schedule = defaults.create_schedule(config, examples, objects)
     recipe = recipes.create_recipe(config, dataset, objects, schedule, task, preprocess)
     recipe = dataclasses.replace(recipe, scan=devices[0].platform != "cpu")
     create = strategies.by_name(config.strategy)
@@ -224,7 +227,7 @@ def create_setup(
         factory=models.factory(config.model) if objects.model is None else None,
     )
     if automatic:
-        size = memory.automatic_batch(strategy, setup.abstract_step, len(dataset.train))
+        size = memory.automatic_batch(strategy, setup.abstract_step, examples)
         asked = asked.replace(global_batch_size=size)
         return create_setup(asked, objects, training=training, dtype=dtype, advance=advance)
     if training:
@@ -252,7 +255,7 @@ def _check_training(setup: Setup, asked: TrainConfig) -> None:
     if setup.evaluation_split is None:
         warn(f"{setup.config.dataset} has no validation or test data: only training is measured")
     group = asked.batch_norm.group_size if asked.batch_norm is not None else None
-    setup.strategy.check_batch(setup.global_batch_size, len(setup.dataset.train), group)
+    setup.strategy.check_batch(setup.global_batch_size, setup.dataset.train_examples, group)
     setup.strategy.check(setup.config, lambda: setup.shapes)
     if setup.config.resume != "must" and not will_resume(setup.config):
         _ = setup.initial_weights  # finds what does not fit

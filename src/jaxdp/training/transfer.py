@@ -204,14 +204,12 @@ def _of_run(
     config = run.load_trusted_config(plugins)
     description = read_description(run)
     step, arrays = read_checkpoint(run, config, description, None, SavedCheckpoints.model_arrays)
-    return f"step {step} of {run.path}", arrays, description.class_names
+    return f"step {step} of {run.path}", arrays, description.names
 
 
 def _are_same(before: Sequence[str], now: Sequence[str]) -> bool | None:
-    """Returns whether two sets of classes have the same names; None if one has numbers or none."""
-    if any(all(name.isdecimal() for name in names) for names in (before, now)):
-        return None
-    return tuple(before) == tuple(now)
+    """Returns whether two sets of classes have the same names; None if one has none."""
+    return tuple(before) == tuple(now) if before and now else None
 
 
 def _of_file(

@@ -35,6 +35,7 @@ def open_dataset(
     config: DataConfig | str,
     tasks: Sequence[str] = (),
     kind_of: Callable[[str], str] = lambda task: task,
+    known: Description | None = None,
 ) -> Dataset:
     """Opens a dataset; its splits are `Split`s.
 
@@ -42,6 +43,7 @@ def open_dataset(
         config: settings, or a dataset's name alone.
         tasks: the tasks that would do, preferred first; none for any.
         kind_of: returns which of the three tasks here a task of your own is like.
+        known: what a model that is to be evaluated knows of its own dataset.
 
     Raises:
         ConfigError: for an unknown name, a task that it has no targets for, or a split without
@@ -51,7 +53,7 @@ def open_dataset(
     name, _, argument = (config.dataset or "").partition(":")
     if os.path.isdir(name) and name not in names():
         raise ConfigError("dataset", name, f"is a folder; did you mean folder:{name}?")
-    request = Request(config, argument, tuple(tasks))
+    request = Request(config, argument, tuple(tasks), known=known)
     return open_found(_datasets[name](request), request, kind_of)
 
 

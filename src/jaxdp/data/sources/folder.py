@@ -16,7 +16,7 @@ from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_heade
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
 from jaxdp.data.splits import name_splits, usual_names
-from jaxdp.parsing import resolved, some
+from jaxdp.parsing import composed, resolved, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say, warn
 
@@ -84,7 +84,7 @@ def folder(request: Request) -> Dataset:
         config=config,
         sizes=[size for header in readable.values() for size in header.sizes],
     )
-    splits: dict[str, Any] = {
+    splits: dict[str, Any] = {"train": None} | {
         split or "train": create(
             rows=[row for file in each for row in _rows(file, headers, masks_headers, config)]
         )
@@ -197,24 +197,46 @@ def _labelled(
     request: Request, folders: Mapping[str, Path]
 ) -> tuple[dict[str, list[File]], tuple[str, ...]]:
     """Returns the files of each folder with their labels, and the names of the classes, which the
-    first folder decides.
+    first folder decides, or all together where a model decides which there can be.
     """
     files: dict[str, list[File]] = {}
-    names, first = tuple[str, ...](), next(iter(folders.values()))
-    for split, folder in folders.items():
-        classes = {name: find_images(folder / name) for name in _subfolders(folder)}
-        present = [name for name, images in classes.items() if images]
-        names = names or tuple(present)
-        if not names:
-            raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
-        unknown = ", ".join(name for name in present if name not in names)
+    first, names = next(iter(folders.values())), dict[str, str]()  # by their composed spellings
+    found = {split: _class_folders(request, folder) for split, folder in folders.items()}
+    for classes in found.values():
+        present = {key: folder.name for key, (folder, images) in classes.items() if images}
+        names = names or present if request.known is None else present | names
+    if not names:
+        raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
+    order = sorted(names, key=lambda key: names[key])
+    for split, classes in found.items():
+        present = [key for key, (_, images) in classes.items() if images]
+        unknown = ", ".join(classes[key][0].name for key in present if key not in names)
         if unknown:
-            where = f"{folder} has classes without a picture in {first}"
+            where = f"{folders[split]} has classes without a picture in {first}"
             raise request.error(f"{where}: {unknown}")
-        if missing := sorted({*classes, *names} - {*present}):
-            warn(f"{folder} holds no picture of {some(missing)}")
-        files[split] = [(image, names.index(name)) for name in present for image in classes[name]]
-    return files, names
+        missing = sorted({*classes, *names} - {*present})
+        if missing and request.known is None:
+            warn(f"{folders[split]} holds no picture of {some(missing)}")
+        files[split] = [(image, order.index(key)) for key in present for image in classes[key][1]]
+    return files, tuple(names[key] for key in order)
+
+
+def _class_folders(request: Request, folder: Path) -> dict[str, tuple[Path, list[Path]]]:
+    """Returns the folder of each class and the images in it, by the composed spelling of its
+    name.
+    """
+    classes: dict[str, tuple[Path, list[Path]]] = {}
+    for name in _subfolders(folder):
+        key = composed(name)
+        if key in classes:
+            raise request.error(_two_spellings(folder / name, classes[key][0]))
+        classes[key] = (folder / name, find_images(folder / name))
+    return classes
+
+
+def _two_spellings(one: Path, other: Path) -> str:
+    spelt = f"{one.name!a} and {other.name!a}"
+    return f"{one} is there in two spellings of Unicode, {spelt}; keep one of them"
 
 
 def _pair_folders(folder: Path) -> tuple[Path, Path] | None:

@@ -49,7 +49,7 @@ def npz(request: Request) -> Dataset:
         splits: dict[str, ArraySource] = {}
         names = _names(request, file.files)
         for split, name in names.items():
-            splits[split] = _split(request, file, name, splits.get("train"))
+            splits[split] = _split(request, file, name, next(iter(splits.values()), None))
         dataset = array_dataset(splits, _class_names(request, file), request)
     request.choose(dataset.task)
     augment = ("flip", "flip_vertical") if dataset.task == "segmentation" else ()

@@ -86,10 +86,12 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
         config=config,
         first_class=first_class,
     )
-    chosen_splits = {"train": "train"} | name_splits(request, list(builder.info.splits))
+    chosen_splits = name_splits(request, list(builder.info.splits))
+    if request.known is None or not chosen_splits:
+        chosen_splits = {"train": "train"} | chosen_splits
     if request.validation_share is not None:
         chosen_splits.pop("validation", None)
-    splits: dict[str, Any] = {
+    splits: dict[str, Any] = {"train": None} | {
         split: create(
             records=_records(request, builder, split, chosen), where=f"tfds {name} {chosen}"
         )
