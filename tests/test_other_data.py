@@ -343,6 +343,11 @@ def test_arrays_are_read_by_the_values_of_the_masks_of_the_run(
         assert found["pixel_accuracy"] == pytest.approx(np.mean(answers == (stored == 9)))
         with refused("its mask has the value 1, not one of --mask-values 0,9"):
             result.evaluate(images, stored // 9)
+        with refused("train: its 3 masks hold no pixel that counts, but ignored ones alone"):
+            result.evaluate(images, np.full_like(stored, 255))
+        padded = np.concatenate([stored[:1], np.full_like(stored[1:], 255)])
+        first = result.evaluate(images[:1], stored[:1])
+        assert result.evaluate(images, padded) == pytest.approx(first | {"examples": 3})
 
 
 def test_the_remedies_of_evaluate_are_flags_of_evaluate(
@@ -371,3 +376,23 @@ def test_a_run_says_if_its_own_data_have_changed(
         " model was trained"
     )
     assert line in capsys.readouterr().err
+
+
+def test_a_split_of_ignored_pixels_alone_is_found_before_training() -> None:
+    write(with_masks(masks(0, 1, 2, count=8), "train/") | with_masks(masks(255), "val/"))
+    with refused("folder:set: no pixel of its validation masks counts: all are 255, which is"):
+        opened()
+
+
+def test_padding_does_not_count_where_another_label_is_ignored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Images are padded with 255, which is neither a class nor the label that is ignored."""
+    sizes = [(16, 16), (16, 9), (10, 16)] * 4
+    write(with_masks([noise(n, *size, high=3) for n, size in enumerate(sizes)]))
+    settings: dict[str, Any] = {"steps": 2, "task_kwargs": {"ignore_label": 0}}
+    for weights in (None, "balanced"):
+        trainer = jaxdp.Trainer("unet", "folder:set", **UNET, **settings, class_weights=weights)
+        result = trainer.fit()
+        assert result.status == "done"
+        assert np.isfinite([row["loss"] for row in result.history]).all()

@@ -207,3 +207,61 @@ def test_keywords_that_a_task_does_not_have(row: str) -> None:
     name, kwargs, text = row.split(" | ")
     with pytest.raises(ConfigError, match=text):
         tasks.create(name, num_classes=3, **json.loads(kwargs))
+
+
+@pytest.mark.parametrize("ignored", [255, 0])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_ignored_pixels_and_images_of_them_alone_count_nowhere(ignored: int, parts: int) -> None:
+    """Against float64 NumPy; of one image the loss is PyTorch's `CrossEntropyLoss(ignore_index)`,
+    the sum over the pixels that count, divided by their number.
+    """
+    rng = np.random.default_rng(0)
+    outputs = rng.normal(size=(6, 4, 5, 3)).astype(np.float32)
+    masks = rng.integers(0, 3, (6, 4, 5)).astype(np.uint8)
+    masks[:, 3] = 255  # as padding is, whatever the label
+    masks[1:3] = ignored
+    masks[4, 0] = ignored
+    weights = np.array([1, 1, 1, 1, 1, 0], np.float32)
+    task = tasks.Segmentation(3, ignore_label=ignored)
+    batches = [
+        {"masks": jnp.asarray(masks[part]), "weights": jnp.asarray(weights[part])}
+        for part in np.array_split(np.arange(6), parts)
+    ]
+    several = [
+        task.sums(jnp.asarray(outputs[part]), batch, training=False)
+        for part, batch in zip(np.array_split(np.arange(6), parts), batches, strict=True)
+    ]
+    found = metrics.compute(task, metrics.add(*several))
+
+    logits = outputs.astype(np.float64)
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    counted = (masks != ignored) & (masks != 255)
+    safe = np.where(counted, masks, 0)
+    each = -np.take_along_axis(logs, safe[..., None].astype(int), -1)[..., 0]
+    losses = [each[n][counted[n]].mean() for n in range(5) if counted[n].any()]
+    assert len(losses) == 3
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert found["examples"] == 5
+    actual, predicted = masks[:5][counted[:5]], logits.argmax(-1)[:5][counted[:5]]
+    assert found["pixel_accuracy"] == pytest.approx((actual == predicted).mean())
+    ious = [
+        ((actual == n) & (predicted == n)).sum() / ((actual == n) | (predicted == n)).sum()
+        for n in range(3)
+    ]
+    assert found["iou"] == pytest.approx(np.mean(ious))
+
+    def objective(outputs: Any) -> Any:
+        batch = {"masks": jnp.asarray(masks)}
+        losses, divisors = task.losses(outputs, batch), task.divisors(outputs, batch)
+        return jnp.sum(weights * losses) / jnp.sum(weights * divisors)
+
+    assert objective(jnp.asarray(outputs)) == pytest.approx(np.mean(losses), rel=1e-5)
+    assert np.isfinite(jax.grad(objective)(jnp.asarray(outputs))).all()
+
+
+def test_where_no_pixel_counts_there_are_no_metrics() -> None:
+    masks = np.full((2, 4, 4), 255, np.uint8)
+    batch = {"masks": jnp.asarray(masks), "weights": jnp.ones(2)}
+    task = tasks.Segmentation(3)
+    sums = metrics.add(task.sums(jnp.zeros((2, 4, 4, 3)), batch, training=False))
+    assert metrics.compute(task, sums) == {"examples": 2}

@@ -57,7 +57,7 @@ class Progress:
         """Shows a row; evaluations stay above the bar."""
         row, step = event.row, event.row["step"]
         total, epoch = self._intervals.total_steps, self._intervals.epoch
-        metrics = metrics_text({name: row[name] for name in self._names})
+        metrics = metrics_text({name: row[name] for name in self._names if name in row})
         position = f"step {step}/{total}  epoch {epoch(step)}/{epoch(total)}"
         if "examples_per_second" in row:
             metrics += f"  {row['examples_per_second']:,.0f} examples/s"

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.dataset import (
+    IGNORE_LABEL,
     NOT_FINITE,
     BadExample,
     BaseSource,
@@ -137,16 +138,22 @@ def _mask_classes(
 def check_masks(
     split: str, source: BaseSource, indices: np.ndarray, dataset: Dataset, request: Request
 ) -> None:
-    """Raises BadExample for a mask of a split that is not like the training masks, unless bad
-    examples are left out: they are found before training.
+    """Finds before training what is wrong with the masks of another split.
+
+    Raises:
+        BadExample: for a mask that is not like the training masks, unless bad examples are left
+            out.
+        ConfigError: if all pixels are ignored.
     """
 
-    def look(index: int) -> None:
+    def look(index: int) -> set[int]:
         found = unique_values(*source.stored_mask(index))
         check_like(found.values, dataset.mask_values, found.where)
+        return {*found.values.tolist()}
 
-    for _ in _look_through(look, indices.tolist(), split, request):
-        pass
+    held = set[int]().union(*_look_through(look, indices.tolist(), split, request))
+    if held == {IGNORE_LABEL} and dataset.mask_values != BLACK_AND_WHITE:
+        raise request.error(f"no pixel of its {split} masks counts: all are 255, which is ignored")
 
 
 def _checked_classes(count: int, request: Request) -> int:

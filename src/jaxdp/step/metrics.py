@@ -24,7 +24,7 @@ def to_json(sums: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(value).tolist() for name, value in sums.items()}
 
 
-def compute(task: Any, sums: Mapping[str, Any]) -> dict[str, float]:
+def compute(task: Any, sums: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the metrics that a task computes from its sums, and last `examples`, a whole
     number.
     """

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.registry import ConfigError
 from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
@@ -57,7 +58,9 @@ class Segmentation(Task):
             pixels of an `image`, or of the whole `batch`, as in PyTorch's
             `CrossEntropyLoss(weight)`. A loss with `dice` is a loss of images and accepts only
             `image`.
-        ignore_label: pixels of this value count in no loss and no metric.
+        ignore_label: pixels of this value count in no loss and no metric, nor do those of 255, as
+            which images are padded. An image without a pixel that counts has no loss, and is not
+            among the images that the mean loss is over.
 
     Raises:
         ConfigError: for an unknown loss, or weights that do not fit the classes.
@@ -88,11 +91,12 @@ class Segmentation(Task):
 
     def divisors(self, outputs: Logits, batch: Batch) -> Losses:
         """Returns the mean weight of each image's pixels, where the batch shares the divisor of the
-        loss, and otherwise 1.
+        loss, and otherwise 1, or 0 for an image without a pixel that counts.
         """
+        _, counted, weights = self._targets(outputs, batch)
         if not self._pools:
-            return jnp.ones(len(outputs))
-        return jnp.mean(self._targets(outputs, batch)[-1], (1, 2))
+            return jnp.any(counted, (1, 2)).astype(jnp.float32)
+        return jnp.mean(weights, (1, 2))
 
     @property
     def _pools(self) -> bool:
@@ -105,7 +109,7 @@ class Segmentation(Task):
         pixels count, and their weights in the training loss.
         """
         masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
-        counted = masks != self.ignore_label
+        counted = (masks != self.ignore_label) & (masks != IGNORE_LABEL)
         masks = jnp.where(counted, masks, 0)
         weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
         if "border_weights" in batch:
@@ -128,22 +132,27 @@ class Segmentation(Task):
         return {
             "loss": jnp.sum(weights * losses),
             "examples": jnp.sum(weights),
+            "unscored": jnp.sum(weights * ~jnp.any(counted, (1, 2))),
             "intersection": count(is_actual & is_predicted),
             "actual": count(is_actual),
             "predicted": count(is_predicted),
         }
 
     def metrics(self, sums: Sums) -> dict[str, float]:
+        """Divides the sums, and returns the metrics; none where no pixel counts."""
         intersection, actual, predicted = (
             np.asarray(sums[name]) for name in ("intersection", "actual", "predicted")
         )
+        scored = sums["examples"] - sums.get("unscored", 0.0)  # sums of version 0.3 have none
+        if sums["examples"] and not scored:
+            return {}
         union = actual + predicted - intersection
         occurs = union > 0
         shares = {
             "iou": ratio(intersection, union),
             "dice": ratio(2 * intersection, actual + predicted),
         }
-        metrics = {"loss": float(ratio(sums["loss"], sums["examples"]))}
+        metrics = {"loss": float(ratio(sums["loss"], scored))}
         for metric, values in shares.items():
             metrics[metric] = float(values[occurs].mean()) if occurs.any() else 0.0
         metrics["pixel_accuracy"] = float(ratio(intersection.sum(), actual.sum()))

@@ -10,6 +10,7 @@ import jax
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline, placement
+from jaxdp.data.request import SPLIT_FLAGS
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say
@@ -153,6 +154,10 @@ class Batches:
             batch_done()
         if not sums["examples"]:
             raise self.source(split).nothing_left()
+        if sums.get("unscored", 0.0) == sums["examples"]:
+            masks = f"its {examples} masks hold no pixel that counts, but ignored ones alone"
+            remedy = "correct them, or evaluate on other data"
+            raise ConfigError(SPLIT_FLAGS[split], split, f"{masks}; {remedy}")
         return sums
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:

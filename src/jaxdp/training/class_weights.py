@@ -44,11 +44,16 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
         raise ConfigError("class_weights", asked, remedy)
     if asked.values is not None:
         return asked.values
-    counts = count(dataset, int(config.task_kwargs.get("ignore_label", IGNORE_LABEL)))
+    ignored = int(config.task_kwargs.get("ignore_label", IGNORE_LABEL))
+    counts = count(dataset, ignored)
     # If no two objects touch, border does not occur, and its weight does not matter.
     if dataset.instances:
         counts = np.maximum(counts, 1)
-    return balanced_weights(counts, dataset.describe().class_names)
+    names = dataset.describe().class_names
+    if ignored < classes:  # a class that does not count needs no weight
+        weights = balanced_weights(np.delete(counts, ignored), np.delete(names, ignored).tolist())
+        return (*weights[:ignored], 0.0, *weights[ignored:])
+    return balanced_weights(counts, names)
 
 
 def count(dataset: Dataset, ignore_label: int = IGNORE_LABEL) -> np.ndarray:
