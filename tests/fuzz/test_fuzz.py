@@ -17,6 +17,7 @@ import fuzz_cases
 import fuzz_damage
 import fuzz_files
 import fuzz_flags
+import fuzz_tiff
 import numpy as np
 import safetensors.numpy
 import yaml
@@ -61,8 +62,9 @@ TRAINED_ON_ARCHIVES = {
 }
 # How many of a thousand cases, in how many parts, which processes may share.
 SHARES = {
-    "flags": (380, 4),
-    "damage": (280, 3),
+    "flags": (360, 4),
+    "damage": (260, 3),
+    "tiff": (40, 1),
     "pictures": (100, 1),
     "archives": (120, 1),
     "weights": (60, 1),
@@ -211,6 +213,14 @@ class Fuzzer:
             output = "--output-dir out" if how == "masks" else "--csv out.csv"
             self.run("predict", f"run odd{suffix} {output}".split(), folder)
 
+    def tiff(self, stacks: list[fuzz_tiff.Stack]) -> None:
+        folder = self.folder()
+        for number, stack in enumerate(stacks):
+            path = folder / f"odd-{self.count}-{number}.tif"
+            stack.write(path)
+            stack.check(path)
+        self.run("predict", f"run {path.name} --csv out.csv".split(), folder)
+
     def archives(self, case: tuple[str, bytes, bytes]) -> None:
         how, archive, weights = case
         folder = self.folder()
@@ -273,6 +283,7 @@ CASES = {
         fuzz_files.picture_files,
         fuzz_files.picture_files,
     ),
+    "tiff": st.lists(fuzz_tiff.stacks, min_size=20, max_size=20),
     "archives": st.tuples(
         st.sampled_from(["train", "train", *TRAINED_ON_ARCHIVES, "evaluate", "convert"]),
         fuzz_files.archives.map(fuzz_files.Archive.content),

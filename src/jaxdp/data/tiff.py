@@ -48,6 +48,7 @@ class Plane:
         pages: numbers in the file of the pages that are the example's channels.
         offsets: of the channels in bytes, where pages follow each other without headers of their
             own; else empty.
+        sample: number of the plane in its page, where separate samples are examples, else None.
         converted: whether Pillow has to make grey or colour of the stored pixels.
         opacity: value of ExtraSamples if one more channel is the opacity, else 0.
         unclear: whether the opacity may be no opacity: tifffile tags any four planes as colour and
@@ -66,6 +67,7 @@ class Plane:
     shape: tuple[int, ...]
     pages: tuple[int, ...]
     offsets: tuple[int, ...]
+    sample: int | None
     converted: bool
     opacity: int
     unclear: bool
@@ -116,6 +118,8 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
         if not planes:
             with tifffile.TiffFile(path) as file:
                 planes = [file.pages[page].asarray() for page in plane.pages]
+            if plane.sample is not None:
+                planes = [each[plane.sample] for each in planes]
     # A compression, or a number of bits, that takes the package imagecodecs.
     except (ValueError, KeyError, NotImplementedError):
         if len(plane.pages) > 1:
@@ -155,8 +159,11 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
         _check_count(page.description, version[1])
         if not page.imagelength * page.imagewidth:
             raise ValueError("it has no pixels")
-        plain = file.series[0].kind in _PLAIN
-        used = _plain_series(file, choice) if plain else _described_series(file)
+        series: list[Any] = []
+        with contextlib.suppress(RuntimeError):  # the few headers that tifffile reads are alike
+            series = file.series
+        plain = not series or series[0].kind in _PLAIN
+        used = _plain_series(file, series, choice) if plain else _described_series(file)
         planes = [plane for series in used for plane in _planes_of(file, series, choice)]
         if odd := [plane for plane in planes if plane.channels != planes[0].channels and plain]:
             counts = [f"page {each.pages[0]} has {each.channels}" for each in (planes[0], odd[0])]
@@ -175,17 +182,20 @@ def _described_series(file: Any) -> list[Any]:
     return [series for series in used if series.keyframe is not None]
 
 
-def _plain_series(file: Any, choice: str | None) -> list[Any]:
+def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]:
     """Returns the series of pages that hold examples, of any other file, in its order.
 
     tifffile sorts such pages by kind and size, takes smaller ones for levels of a pyramid, and
     looks at a few of many. Here each page counts, unless its header makes it part of another page.
+
+    Args:
+        series: tifffile's.
     """
     import tifffile
 
-    found: list[Any] = [each for each in file.series if not each.keyframe.is_subifd]
+    found = [each for each in series if not each.keyframe.is_subifd]
     stacked = any(math.prod(each.shape) > math.prod(each.keyframe.shape) for each in found)
-    if not stacked or found[0].kind != "shaped":
+    if not stacked or series[0].kind != "shaped":
         file.pages.useframes = False
         pages = [page.aspage() for page in file.pages]
         found = [tifffile.TiffPageSeries([page]) for page in pages if page.shape]
@@ -241,10 +251,12 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     pixel_size = _pixel_size(file, series)[:: -1 if sideways else 1]
     start, count = series.dataoffset, math.prod(shape)
     step = count * series.dtype.itemsize
-    own = len(series.pages) == rows.size  # not so where one header stands for all
+    each_page = page.samplesperpixel if apart else 1
+    # Not so where one header stands for all.
+    own = len(series.pages) * each_page == rows.size
     if any(each is None or each.parent is not file for each in series.pages) or not (own or start):
         raise ValueError("its planes lie in other files, or are compressed together")
-    pages = [series.pages[number].index if own else page.index for number in range(rows.size)]
+    pages = [series.pages[number // each_page if own else 0].index for number in range(rows.size)]
     return [
         Plane(
             size=(width, height) if sideways else (height, width),
@@ -255,6 +267,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
             shape=shape,
             pages=tuple(pages[number] for number in row),
             offsets=tuple(start + number * step for number in row) if start is not None else (),
+            sample=row[0] % each_page if apart else None,
             converted=converted,
             opacity=opacity,
             unclear=opacity > 0 and (series.dtype != np.uint8 or page.axes.startswith("S")),
