@@ -158,9 +158,8 @@ def computed_once(x: Array) -> Array:
     """Returns x; on a CPU it, and its gradient in a training step, are kept in memory.
 
     XLA:CPU would add up all residual branches before x again for every operation that reads x, and
-    in the gradient all branches after it: a step of PyramidNet 110 takes 1.4 times as long. Without
-    a gradient jaxlib 0.10.2 would compute the layers before a sum in one operation of YNNPACK,
-    which reads beyond its arrays: many PyramidNets from alpha=84 on ended by signal 11.
+    in the gradient all branches after it: a step of PyramidNet 110 takes 1.4 times as long. With
+    jaxlib 0.10.2 processes ended at an evaluation where this was left out.
     """
     return _keep(x)
 
