@@ -20,6 +20,7 @@ PAGES = sorted(
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("deploy/*.md"),
         ROOT / "experiments" / "README.md",
+        ROOT / "findings" / "README.md",
     ]
 )
 NOTEBOOKS = sorted(ROOT.glob("experiments/notebooks/*.ipynb"))
@@ -147,6 +148,50 @@ def test_the_readme_shows_the_results_that_are_kept(monkeypatch: pytest.MonkeyPa
         assert f"<!-- {name}: begin -->\n{block}\n<!-- {name}: end -->" in text, (
             "python experiments/results.py --only --write"
         )
+
+
+def named_tests() -> dict[str, set[str]]:
+    """Returns the names of the tests in each file of tests/."""
+    found = {}
+    for file in ROOT.glob("tests/**/test_*.py"):
+        tree = ast.parse(file.read_text())
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        found[file.relative_to(ROOT).as_posix()] = {
+            name for name in names if name.startswith("test_")
+        }
+    return found
+
+
+def test_each_bug_that_is_not_here_has_a_test() -> None:
+    """Each line of the page ends with a test that exists."""
+    tests = named_tests()
+    lines = (ROOT / "docs" / "not-here.md").read_text().splitlines()
+    rows = [line for line in lines if re.match(r"\| (?!fault )", line)]
+    assert len(rows) >= 20
+    for row in rows:
+        found = re.fullmatch(r".* \| `(tests/\S+\.py)::(test_\w+)` \|", row)
+        assert found, row
+        assert found[2] in tests.get(found[1], ()), f"{found[1]} has no {found[2]}"
+
+
+def test_each_finding_is_a_script_and_a_line_of_the_table() -> None:
+    folder = ROOT / "findings"
+    rows = dict(
+        re.findall(r"^\| \[(\S+)\]\(\1\.sh\) \| (.*?) \|", (folder / "README.md").read_text(), re.M)
+    )
+    assert rows.keys() == {path.stem for path in folder.glob("*.sh")}
+    for name, packages in rows.items():
+        text = (folder / f"{name}.sh").read_text()
+        for heading in (
+            "Question: ",
+            "Guess: ",
+            "What happens: ",
+            "Seen with ",
+            "Why it matters: ",
+        ):
+            assert f"\n# {heading}" in text, f"{name}: {heading}"
+        for package in packages.split(", "):
+            assert f" {package.replace(' ', '==')}" in text, f"{name} does not install {package}"
 
 
 def test_the_readme_is_short() -> None:
