@@ -59,6 +59,19 @@ def test_files_are_found_once_sorted_and_below_folders() -> None:
     assert files.find(["b/notes.txt"])  # a person knows best
 
 
+def test_each_link_to_one_file_is_an_image() -> None:
+    blob = save("blobs/123", GREY, format="PNG").absolute()
+    pathlib.Path("a/deep").mkdir(parents=True)
+    links = ["a/1.png", "a/2.png", "a/deep/3.png"]
+    for link in links:
+        pathlib.Path(link).symlink_to(blob)
+    assert [str(file) for file in files.find(["a"])] == links
+    assert [str(file) for file in files.find(links)] == links
+    # A folder that is found in two ways counts once.
+    pathlib.Path("b").symlink_to("a")
+    assert [str(file) for file in files.find(["a", "b", "a/../a/1.png", "b/2.png"])] == links
+
+
 def test_pixels_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         save(f"b/{number}.png", COLOUR)

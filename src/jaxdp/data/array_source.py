@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, BadExample
+from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, BadExample, native
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.request import Request
 
@@ -75,7 +75,7 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
             " gives numbers, and texts.tolist() the names of the classes"
         ) * (array.dtype.kind == "U" and "images" not in name)
         raise request.error(f"{name} must be an array of numbers, not {kind}{remedy}")
-    return array
+    return native(array)
 
 
 def _check(

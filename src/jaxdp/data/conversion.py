@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxdp.data.dataset import DTYPES, BadExample
+from jaxdp.data.dataset import DTYPES, BadExample, native
 from jaxdp.data.tiff import ASSOCIATED
 
 _AS_FLOAT = ("int8", "int16", "float16", "float64")
@@ -81,7 +81,7 @@ def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.name in DTYPES:
-        return pixels
+        return native(pixels)
     if pixels.dtype.name in _AS_FLOAT:
         return pixels.astype(np.float32)
     if pixels.dtype.kind in "iu" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) < 2**16:

@@ -57,6 +57,11 @@ def pixel_problem(darkest: float, brightest: float, pixel_range: tuple[float, fl
     return f"has a pixel of {outlier:g}, where the pixels of the dataset are {low:g} to {high:g}"
 
 
+def native(array: np.ndarray) -> np.ndarray:
+    """Returns an array with the byte order of this machine."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
     """Returns how many of these examples have each problem, the most common first.
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from jaxdp.config.values import MaskValues
-from jaxdp.data import tiff
+from jaxdp.data import netpbm, tiff
 from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
 from jaxdp.data.masks import check_zero, to_class_numbers
@@ -90,6 +90,7 @@ class Header:
         transparent: whether an image has an opacity.
         unclear: as `tiff.Plane.unclear`.
         ends: as `tiff.Plane.ends`.
+        reduced: whether more bits are stored than `dtype` has, which Pillow drops.
     """
 
     channels: int
@@ -99,6 +100,7 @@ class Header:
     transparent: bool = False
     unclear: bool = False
     ends: int = 0
+    reduced: bool = False
 
 
 def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
@@ -123,11 +125,15 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
                 ends=max(plane.ends for plane in planes),
             )
         with Image.open(path) as image:
+            dtype, tiles = dtype_of_mode(image.mode), getattr(image, "tile", ())
+            if (netpbm.largest_number(image) or 0) > 255:
+                dtype = "uint16"
             return Header(
                 1 if is_grey(image) else 3,
-                dtype_of_mode(image.mode),
+                dtype,
                 (_size_of(image),),
                 transparent=image.has_transparency_data,
+                reduced=dtype == "uint8" and any(";16B" in str(tile.args) for tile in tiles),
             )
     return None
 
@@ -240,7 +246,13 @@ def read_image(
     """
     image, opacity, count, _ = _read_stored(data, where, resize)
     grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + (opacity > 0)
-    pixels = convert(image, channels, where, opacity=opacity)
+    try:
+        pixels = convert(image, channels, where, opacity=opacity)
+    except ValueError as error:
+        if isinstance(error, BadExample):
+            raise
+        # Pillow lacks a few pairs of modes.
+        raise BadExample(where, f"cannot be converted ({_cause(error)})") from error
     if dtype is not None and pixels.dtype != dtype:
         held = f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype})"
         wanted = f"not {np.dtype(dtype).itemsize * 8} ({dtype})"
@@ -285,12 +297,20 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
         stored = image[..., 0] if image.shape[2] == 1 else image
     elif image.mode == "P" and values is not None and values.colours:
         stored = np.asarray(image.convert("RGB"))
+    elif image.mode == "P" and image.format == "GIF" and _is_grey_palette(image):
+        stored = np.asarray(image.convert("L"))
     elif len(image.getbands()) == 1:
         stored = np.asarray(image)
     else:
         stored = np.asarray(image.convert("RGBA" if opacity else "RGB"))
     check_zero(stored, ends, values, where)
     return stored
+
+
+def _is_grey_palette(image: Image.Image) -> bool:
+    """Returns whether a palette stands for greys, for which GIF has no other way."""
+    red, green, blue = np.reshape(image.getpalette() or [], (-1, 3)).T
+    return bool((red == green).all() and (green == blue).all())
 
 
 def is_tiff(path: pathlib.Path) -> bool:
@@ -329,12 +349,20 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
 
 
 def _as_stored(opened: Image.Image) -> _Stored:
-    """Returns an image that Pillow has opened, turned, and of a TIFF file with the numbers that it
-    holds.
+    """Returns an image that Pillow has opened, turned, and of PGM, PPM and TIFF with the numbers
+    that the file holds.
 
-    Pillow inverts grey of up to 8 bits whose zero is white, and spreads 2 and 4 bits over 8. TIFF
-    files of other depths, and other programs, have the numbers as they are.
+    Pillow inverts grey TIFF of up to 8 bits whose zero is white, and spreads 2 and 4 bits over 8.
+    TIFF files of other depths, and other programs, have the numbers as they are.
     """
+    largest = netpbm.largest_number(opened)
+    if largest is not None:
+        return _Stored(netpbm.read_numbers(opened, largest), 0, 1)
+    if opened.format == "BMP" and opened.mode == "1":
+        for tile in getattr(opened, "tile", ()):
+            if tile.args[1] != (opened.width + 31) // 32 * 4:  # bytes in a row
+                problem = "two colours of 4 or 8 bits, which Pillow misreads; save it as PNG"
+                raise ValueError(problem)
     image = _upright(opened)
     opacity = int(image.has_transparency_data)
     if opened.format != "TIFF" or image.mode not in ("1", "L"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.data.dataset import native
 from jaxdp.free_memory import check_memory
 
 
@@ -26,7 +27,7 @@ def open_npz(path: str | os.PathLike[str]) -> Any:
 
 
 def read_array(file: Any, name: str) -> np.ndarray:
-    """Returns an array of a file.
+    """Returns an array of a file, with the byte order of this machine.
 
     Raises:
         ValueError: if it cannot be read, would take more memory than there is, or holds Python
@@ -35,7 +36,7 @@ def read_array(file: Any, name: str) -> np.ndarray:
     with _one_line(Exception):
         member = name if name in file.zip.namelist() else name + ".npy"
         check_memory(file.zip.getinfo(member).file_size)
-        return file[name]
+        return native(file[name])
 
 
 @contextlib.contextmanager

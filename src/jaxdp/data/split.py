@@ -15,6 +15,7 @@ from jaxdp.data.dataset import (
     Dataset,
     Example,
     as_source,
+    native,
     pixel_problem,
 )
 from jaxdp.data.masks import check_like, mask_table
@@ -192,7 +193,7 @@ class Split:
 
     def _field(self, name: str, value: Any, index: int) -> np.ndarray:
         """Returns a field of an example, as the dataset promises it."""
-        (shape, dtype), value = self._fields[name], np.asarray(value)
+        (shape, dtype), value = self._fields[name], native(np.asarray(value))
         exact = name == "images" or np.dtype(dtype) == np.uint8
         highest, problem = self._num_classes - 1, ""
         if value.shape != shape:

@@ -79,7 +79,9 @@ def find(
         if not files:
             raise ConfigError("", path, f"{path}: {problem}")
         for file, name in files:
-            found.setdefault(resolved(file), (file, name.with_suffix("")))
+            # A store of files may keep equal ones once: links to it are files of their own.
+            place = resolved(file.parent) / file.name
+            found.setdefault(place, (file, name.with_suffix("")))
     headers = read_headers((file for file, _ in found.values() if is_tiff(file)), tiff)
     return [
         ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]), name)

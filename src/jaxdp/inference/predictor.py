@@ -13,7 +13,7 @@ from jaxtyping import Float32
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.dataset import BadExample, Size, pixel_problem
+from jaxdp.data.dataset import BadExample, Size, native, pixel_problem
 from jaxdp.data.image_file import Data, Picture, planes_of, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
@@ -141,6 +141,7 @@ class Predictor:
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
+        image = native(image)
         if image.dtype != dtype or image.ndim != 3 or image.shape[-1] != channels or not image.size:
             remedy = (
                 f"an image is {image.dtype} {image.shape}; give {dtype} (height, width, {channels})"

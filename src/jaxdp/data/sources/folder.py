@@ -67,6 +67,9 @@ def folder(request: Request) -> Dataset:
     # All planes of a stack of masks, whatever its metadata say.
     masks_headers = read_headers(filter(is_tiff, masks), "pages")
     readable = {file: header for file, header in headers.items() if header is not None}
+    if reduced := [file for file, header in readable.items() if header.reduced]:
+        held = f"{len(reduced)} of {len(images)} images are PNG in colour with 16 bits a channel"
+        warn(f"{held}, e.g. {reduced[0]}: read with 8; save them as TIFF to keep 16")
     dtypes = collections.Counter(header.dtype for header in readable.values())
     dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
     channels = _channels(request, readable)
@@ -269,6 +272,8 @@ def _pairs(request: Request, folder: Path) -> list[File]:
     # Only the suffixes of JPEG begin so.
     if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
         warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
+    if gif := [file for file in masks.values() if file.suffix.lower() == ".gif"]:
+        warn(f"programs renumber the colours of GIF, e.g. in {gif[0]}; save masks as PNG or TIFF")
     if said != "images/ holds the images, masks/ the masks":
         say(f"note: {request.config.dataset}: {said}")
     _rename_masks(images, masks)
