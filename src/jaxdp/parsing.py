@@ -112,6 +112,8 @@ class _Loader(yaml.SafeLoader):
     and aliases, which repeat values without limit.
     """
 
+    as_text = False  # whether each value stays as it is written
+
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._composed = self._depth = 0
@@ -133,12 +135,21 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        if self.as_text and kind is yaml.ScalarNode:
+            return _TEXT
         tag = super().resolve(kind, value, implicit)
         return _TEXT if tag in _NUMBERS and ":" in value else tag
 
 
-def parse_yaml(text: str) -> Any:
+class _TextLoader(_Loader):
+    as_text = True
+
+
+def parse_yaml(text: str, *, as_text: bool = False) -> Any:
     """Returns what a YAML text holds, None for an empty one.
+
+    Args:
+        as_text: whether each value is the text that stands there, e.g. `no` instead of false.
 
     Raises:
         ValueError: if it is no YAML, has an alias or a tag that makes objects, is nested too
@@ -147,6 +158,6 @@ def parse_yaml(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _TextLoader if as_text else _Loader)
     except Exception as error:  # the constructors of tags raise almost anything
         raise ValueError(one_line(error) or type(error).__name__) from error

@@ -145,13 +145,15 @@ class Space:
         field = config_lib.fields(TrainConfig)[field_name]
         try:
             given = parsing.parse_yaml(f"[{text}]")
+            written = parsing.parse_yaml(f"[{text}]", as_text=True)
         except ValueError:
-            given = None
+            given = written = None
         if not given:
             remedy = "write NAME=VALUE,VALUE without spaces; quote a value that YAML would split"
             raise ConfigError(self.flag, f"{name}={text}", remedy)
-        if "tuple" in str(field.type):
-            given = [[value] if isinstance(value, str) else value for value in given]
+        if not dot:
+            pairs = zip(given, written, strict=True)
+            given = [config_lib.as_flag(field, *pair) for pair in pairs]
         convert = config_lib.number if dot else functools.partial(config_lib.convert_for, field)
         return [convert(value) for value in given]
 

@@ -12,6 +12,7 @@ from jaxdp.config.settings import (
     REQUIRED,
     Facts,
     Settings,
+    as_flag,
     convert_for,
     displaced_by,
     facts_of,

@@ -82,6 +82,32 @@ def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") ->
     return word
 
 
+def as_written(value: Any, text: Any, annotation: Any, *, separator: str = "") -> Any:
+    """Returns a value of YAML as a flag with the same text has it.
+
+    YAML 1.1 reads `no` and `on` as false and true, `1e-6` as text, `010` as 8 and `000000` as 0.
+
+    Args:
+        text: the value with each scalar as it is written.
+        separator: as for `from_words`.
+    """
+    kinds = _kinds(annotation)
+    origins = _origins(kinds)
+    if isinstance(value, dict):
+        return {name: number(each) for name, each in value.items()}
+    if tuple in origins and value is not None:
+        if isinstance(text, str) and (separator or not text.split()[1:]):
+            return from_words([text], annotation, separator=separator)
+        return text if isinstance(text, list) else value
+    if value is None or isinstance(value, str | float) or not isinstance(text, str):
+        return value
+    if bool in origins:
+        return value
+    word = from_words([text], annotation)
+    is_number = int in origins and not isinstance(value, bool)  # e.g. 0x10
+    return value if is_number and isinstance(word, str) else word
+
+
 def takes_many(annotation: Any) -> bool:
     """Returns whether a setting holds several values."""
     return bool({dict, tuple} & {*_origins(_kinds(annotation))})

@@ -10,7 +10,7 @@ import yaml
 
 from jaxdp import deprecation, parsing
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER
-from jaxdp.config.settings import Settings, convert_for, facts_of, fields
+from jaxdp.config.settings import Settings, as_flag, convert_for, facts_of, fields
 from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
 
@@ -59,6 +59,7 @@ def parse(
     """
     try:
         content: Any = parsing.parse_yaml(text) or {}
+        texts: Any = parsing.parse_yaml(text, as_text=True) or {}
     except ValueError as error:
         raise ConfigError("config", path, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -77,7 +78,10 @@ def parse(
                 continue
             remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), known)}"
             raise ConfigError("config", path, remedy)
-    return {name: convert_for(known[name], value) for name, value in settings.items()}
+    return {
+        name: convert_for(known[name], as_flag(known[name], value, texts.get(name)))
+        for name, value in settings.items()
+    }
 
 
 class _Dumper(yaml.SafeDumper):

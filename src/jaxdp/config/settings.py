@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, cast
 
 from jaxdp import deprecation
-from jaxdp.config.conversion import convert
+from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.values import Range
 from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError, nearest, shown
@@ -180,6 +180,11 @@ def facts_of(field: "dataclasses.Field[Any]") -> Facts:
 def convert_for(field: "dataclasses.Field[Any]", value: Any) -> Any:
     """Returns a value from YAML or a program as the type of a setting; see `convert`."""
     return convert(field.name, value, field.type, numbers=facts_of(field).numbers)
+
+
+def as_flag(field: "dataclasses.Field[Any]", value: Any, text: Any) -> Any:
+    """Returns a value of YAML as the setting's flag would have it; see `as_written`."""
+    return as_written(value, text, field.type, separator=facts_of(field).separator)
 
 
 def settings_with(cls: type[Settings], **facts: Any) -> list[str]:
