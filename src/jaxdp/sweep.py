@@ -22,6 +22,7 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.exit_codes import EXIT_STOPPED
+from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweep_runs import Sweep, say
@@ -119,8 +120,12 @@ def _show(trials: Sequence[Trial], folder: pathlib.Path, changed: Mapping[str, s
     sweeps.show(rows)
     written = [trial.run.path for trial in trials if trial.run.file("config.yaml").is_file()]
     if written:
-        report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
-        say(f"{folder / 'report.html'} is written")
+        report = folder / "report.html"
+        try:
+            report_page.write_report(written, report, title=f"Sweep {folder.name}")
+            say(f"{report} is written")
+        except Exception as error:  # the runs are complete, and the table is printed
+            say(f"{report} could not be written: {type(error).__name__}: {one_line(error)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ it may add fields to. Where several processes train, a callback is called in the
 unless it says `every_process = True`. A callback that keeps a state across restarts has
 `state_dict()`, of plain JSON values, and `load_state_dict(state)`. The latter is called before
 `on_start`, and only with what `state_dict` returned. `close()` is called at the end, whatever ends
-the run. Register a class with `@callbacks.register("name")` to use it as
+the run. One that only draws or logs says `only_reports = True`: if it raises, it is left out with a
+warning, and the run goes on. Register a class with `@callbacks.register("name")` to use it as
 `--callbacks name:keyword=value`.
 """
 
@@ -25,7 +26,7 @@ from jaxdp.config import parse_keywords
 from jaxdp.events import Run
 from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError, Registry, check_keywords
-from jaxdp.rundir.read import Row, warn
+from jaxdp.rundir.read import Row, warn, warn_again
 
 if TYPE_CHECKING:
     from jaxdp.callbacks.device_monitor import DeviceMonitor as DeviceMonitor
@@ -139,11 +140,16 @@ class CallbackList:
                 counts[name] += 1
                 key = name if counts[name] == 1 else f"{name}-{counts[name]}"
                 self._callbacks[key] = each
+        self._left_out = set[str]()
         self.current: Any = None
 
     def _methods(self, name: str) -> list[tuple[str, Callable[..., Any]]]:
         """Returns the methods of this name, each with the name of its callback."""
-        methods = [(key, getattr(each, name, None)) for key, each in self._callbacks.items()]
+        methods = [
+            (key, getattr(each, name, None))
+            for key, each in self._callbacks.items()
+            if key not in self._left_out
+        ]
         return [(key, method) for key, method in methods if callable(method)]
 
     def call(self, hook: str, run: Run, event: Any) -> None:
@@ -151,28 +157,38 @@ class CallbackList:
 
         Raises:
             CallbackError: if one raises anything but an OSError or ConfigError, which commands
-                report in one line.
+                report in one line, unless it only reports.
         """
         for key, method in self._methods(hook):
-            with self._naming(self._callbacks[key], hook):
+            with self._naming(key, hook):
                 method(run, event)
 
     @contextlib.contextmanager
-    def _naming(self, callback: Any, hook: str) -> Generator[None]:
-        self.current = callback
+    def _naming(self, key: str, hook: str) -> Generator[None]:
+        self.current = callback = self._callbacks[key]
         try:
             yield
-        except (ConfigError, OSError) as error:
-            error.add_note(f"in callback {_name(callback)}, {hook}")
-            raise
         except Exception as error:
-            if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study awaits
-                raise
-            raise CallbackError(
-                f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
-            ) from error
+            is_setting = isinstance(error, ConfigError) and hook == "on_start"
+            if is_setting or not getattr(callback, "only_reports", False):
+                self._raise(error, callback, hook)
+            self._left_out.add(key)
+            reason = f"{type(error).__name__}: {one_line(error)[:300]}"
+            goes_on = "" if hook == "close" else "; it is left out, and the run goes on"
+            warn_again(f"callback {key} failed in {hook}: {reason}{goes_on}")
         finally:
             self.current = None
+
+    def _raise(self, error: Exception, callback: Any, hook: str) -> None:
+        """Raises the error of a callback, with its name."""
+        if isinstance(error, ConfigError | OSError):
+            error.add_note(f"in callback {_name(callback)}, {hook}")
+            raise error
+        if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study awaits
+            raise error
+        raise CallbackError(
+            f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
+        ) from error
 
     def current_is_everywhere(self) -> bool:
         """Whether the callback that is being called is called in every process."""
@@ -193,7 +209,7 @@ class CallbackList:
         for key, method in self._methods("load_state_dict"):
             callback = self._callbacks[key]
             if key in states:
-                with self._naming(callback, "load_state_dict"):
+                with self._naming(key, "load_state_dict"):
                     method(states[key])
             elif _name(callback) in states:
                 warn(f"the checkpoint holds no state of {key}, which begins anew")
@@ -201,8 +217,16 @@ class CallbackList:
     def close(self) -> None:
         """Closes all callbacks, the last one first, even if one of them fails to."""
         with contextlib.ExitStack() as stack:
-            for _, close in self._methods("close"):
-                stack.callback(close)
+            for key, callback in self._callbacks.items():
+                if callable(close := getattr(callback, "close", None)):
+                    stack.callback(self._close, key, close)
+
+    def _close(self, key: str, close: Callable[[], Any]) -> None:
+        if not getattr(self._callbacks[key], "only_reports", False):
+            close()
+            return
+        with self._naming(key, "close"):
+            close()
 
 
 def _in_every_process(callback: Any) -> bool:

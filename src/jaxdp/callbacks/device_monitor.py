@@ -10,6 +10,8 @@ from jaxdp.runtime import monitor
 class DeviceMonitor:
     """Reads the memory of the process that writes the rows, and of its devices."""
 
+    only_reports = True
+
     def on_row(self, run: Run, row: Row) -> None:
         """Adds `device_...` and `host_...` to a training row."""
         if row["split"] == "train":

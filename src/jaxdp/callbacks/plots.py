@@ -13,15 +13,17 @@ class Plots:
     A plot that cannot be drawn is a warning, not the end of a run.
     """
 
+    only_reports = True
+
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
-        # They import Matplotlib, for which the first step need not wait.
-        from jaxdp.reporting import outcome, plots
-
         assert run.folder is not None
         directory, task = RunDirectory(run.folder), run.setup.recipe.task
         title = valid_text(run.title)
         try:
+            # They import Matplotlib, for which the first step need not wait.
+            from jaxdp.reporting import outcome, plots
+
             if event.predict is not None and event.sums is not None:
                 source = run.setup.source(run.setup.evaluation_split)
                 drawn = outcome.draw(
@@ -38,5 +40,5 @@ class Plots:
             plots.plot_curves(
                 rows, directory.file("plots") / "curves.png", title=title, metric_name=name
             )
-        except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
+        except Exception as error:  # e.g. Matplotlib reads some names as mathematics
             warn_again(f"the plots of {run.folder} could not be drawn: {one_line(error)[:200]}")

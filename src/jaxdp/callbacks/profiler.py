@@ -23,6 +23,8 @@ class Profiler:
         first, last: steps, counted from 1.
     """
 
+    only_reports = True
+
     every_process = True  # each writes a file of its own
 
     def __init__(self, first: int = 1, last: int = 1) -> None:

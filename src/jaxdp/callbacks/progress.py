@@ -22,6 +22,8 @@ from jaxdp.units import bytes_text
 class Progress:
     """Shows loss, one more metric and the speed on standard error."""
 
+    only_reports = True
+
     def __init__(self) -> None:
         self._console = rich.console.Console(stderr=True, emoji=False)
         self._bar: rich.progress.Progress | None = None

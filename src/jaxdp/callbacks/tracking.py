@@ -44,6 +44,7 @@ class Tracker:
     """
 
     package: str
+    only_reports = True
 
     def __init__(self) -> None:
         try:

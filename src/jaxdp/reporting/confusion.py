@@ -5,11 +5,10 @@ import textwrap
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 
 from jaxdp import csv_text
 from jaxdp.reporting import fonts, pictures
+from jaxdp.reporting.fonts import Figure, PowerNorm
 from jaxdp.rundir.write import replace_file
 
 _MOST_COUNTS = 30  # classes whose counts are legible in the cells

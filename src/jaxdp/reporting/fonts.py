@@ -1,11 +1,31 @@
-"""Draws text with the fonts of Matplotlib; its own has no Chinese, Japanese or Korean."""
+"""Matplotlib, whatever backend the environment names, and its fonts.
+
+Figures here are drawn without a backend. Modules that draw import what they need from here.
+"""
 
 import contextlib
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import matplotlib
+try:
+    import matplotlib
+except ValueError:  # a notebook's MPLBACKEND, in an environment that lacks the notebook's packages
+    _backend = os.environ.pop("MPLBACKEND", "")
+    for _name in [each for each in sys.modules if each.startswith("matplotlib.")]:
+        del sys.modules[_name]  # a second import would not find them in the package
+    import matplotlib
+
+    os.environ["MPLBACKEND"] = _backend
+
+from matplotlib import ticker
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+__all__ = ["Figure", "FigureCanvasAgg", "PowerNorm", "matplotlib", "ticker", "without_warnings"]
 
 
 @contextlib.contextmanager

@@ -6,13 +6,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from PIL import Image
 
 from jaxdp.reporting import fonts
+from jaxdp.reporting.fonts import Figure, FigureCanvasAgg, matplotlib
 from jaxdp.rundir.write import replacing
 
 _COLORS = 18  # of instances, which take them in turn

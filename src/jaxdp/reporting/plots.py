@@ -6,10 +6,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from jaxdp.parsing import is_finite
 from jaxdp.reporting import fonts, pictures
+from jaxdp.reporting.fonts import Figure
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
 _STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}

@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 from markupsafe import Markup, escape
-from matplotlib import ticker
-from matplotlib.figure import Figure
 
+from jaxdp.reporting.fonts import Figure, matplotlib, ticker
 from jaxdp.reporting.report_runs import SPLITS, Number, RunRecord
 
 # The palette of Okabe and Ito, distinct for all color vision, without yellow, which is illegible
