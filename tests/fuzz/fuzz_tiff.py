@@ -111,7 +111,7 @@ class Stack:
         found = pictures_in(path, None)
         if len({pages[number].channels for number in whole}) > 1:
             assert len(found) == 1
-            with bad_example("channels and page"):
+            with bad_example("channels, unlike page"):
                 read_image(found[0], path)
         else:
             assert len(found) == len(whole), (found, whole)

@@ -337,9 +337,13 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
     except Exception as error:
         raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
     assert isinstance(stored.image, Image.Image)
-    if not plane.converted and dtype_of_mode(stored.image.mode) != dtype_of(plane.dtype):
+    samples = len(stored.image.getbands()), dtype_of_mode(stored.image.mode)
+    wanted = plane.channels + (plane.opacity > 0), dtype_of(plane.dtype)
+    if not plane.converted and samples != wanted:
         problem = "is compressed in a way that takes pip install imagecodecs"
         raise BadExample(where, f"{problem}; or save it uncompressed")
+    if wanted[0] == 4 and not plane.opacity:  # Pillow takes any fourth sample for opacity
+        stored = stored._replace(image=np.asarray(stored.image), opacity=0)
     return stored._replace(images=len(planes), ends=plane.ends)
 
 

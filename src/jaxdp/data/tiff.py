@@ -166,8 +166,9 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
         used = _plain_series(file, series, choice) if plain else _described_series(file)
         planes = [plane for series in used for plane in _planes_of(file, series, choice)]
         if odd := [plane for plane in planes if plane.channels != planes[0].channels and plain]:
-            counts = [f"page {each.pages[0]} has {each.channels}" for each in (planes[0], odd[0])]
-            raise ValueError(f"{counts[0]} channels and {counts[1]}; save them in separate files")
+            counts = f"has {odd[0].channels} channels, unlike page {planes[0].pages[0]} with"
+            remedy = "save them in separate files"
+            raise ValueError(f"page {odd[0].pages[0]} {counts} {planes[0].channels}; {remedy}")
         # One header may stand for many pages.
         pages = [max(len(each.pages), len(each)) for each in used]
         below = [len(each.keyframe.subifds or ()) * len(each.pages) for each in used]
