@@ -20,7 +20,7 @@ from runs import evaluated
 import jaxdp
 from jaxdp import convert, models, train
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.inference.weights import read_weights
+from jaxdp.inference.weights import read_weights, to_safetensors
 from jaxdp.models.reference_weights import reference_names
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -137,6 +137,16 @@ def test_every_model_is_a_program_for_any_batch(name: str, kwargs: dict) -> None
     for batch in (1, 3):
         images = jnp.linspace(-1, 1, batch * 32 * 32).reshape(batch, 32, 32, 1)
         np.testing.assert_allclose(program.call(images), model(images), atol=1e-4)
+
+
+def test_exported_weights_do_not_depend_on_how_arrays_lie_in_memory(
+    trained: str, exported: pathlib.Path
+) -> None:
+    run = jaxdp.load(trained)
+    turned = jax.tree.map(lambda leaf: np.asfortranarray(np.asarray(leaf)), run.state)
+    written = safetensors.numpy.load(to_safetensors(turned, run.config, run.description))
+    for name, array in safetensors.numpy.load_file(exported).items():
+        np.testing.assert_array_equal(written[name], array)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])

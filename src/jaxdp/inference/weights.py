@@ -110,7 +110,8 @@ def about(config: TrainConfig, description: Description) -> dict[str, Any]:
 def to_safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     """Returns a file of weights, averaged ones where the run has them."""
     named = model_arrays(state).items()
-    arrays = {name.replace("/", "."): np.asarray(leaf) for name, leaf in named}
+    # safetensors 0.8.0 writes bytes as they lie in memory, also those of a transposed array.
+    arrays = {name.replace("/", "."): np.asarray(leaf, order="C") for name, leaf in named}
     facts = json.dumps(about(config, description))
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": facts})
 
