@@ -161,9 +161,9 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
             raise ValueError("it has no pixels")
         series: list[Any] = []
         with contextlib.suppress(RuntimeError):  # the few headers that tifffile reads are alike
-            series = file.series
+            series = list(file.series)
         plain = not series or series[0].kind in _PLAIN
-        used = _plain_series(file, series, choice) if plain else _described_series(file)
+        used = _plain_series(file, series, choice) if plain else _described_series(file, series)
         planes = [plane for series in used for plane in _planes_of(file, series, choice)]
         if odd := [plane for plane in planes if plane.channels != planes[0].channels and plain]:
             counts = f"has {odd[0].channels} channels, unlike page {planes[0].pages[0]} with"
@@ -175,12 +175,12 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
         return Stack(tuple(planes), max(len(file.pages) - sum(pages), 0) + sum(below))
 
 
-def _described_series(file: Any) -> list[Any]:
-    """Returns the series of pages that hold examples, of a file whose metadata name them."""
+def _described_series(file: Any, series: list[Any]) -> list[Any]:
+    """Returns the series that hold examples, of tifffile's, of a file whose metadata name them."""
     # Other series of the formats of microscopes may be thumbnails.
     whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
-    used = file.series[:1] if whole and not file.is_ome else file.series
-    return [series for series in used if series.keyframe is not None]
+    used = series[:1] if whole and not file.is_ome else series
+    return [each for each in used if each.keyframe is not None]
 
 
 def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]:
