@@ -233,7 +233,8 @@ def test_two_ways_to_store_one_class_in_a_training_set_are_asked_for() -> None:
         r" \(e\.g\. set/masks/00\.png\) or 0 and 255 \(e\.g\. set/masks/0[34]\.png\); give"
         r" --mask-values binary if both are class 1, or --mask-values 0,1 to ignore 255"
     )
-    for settings in ({}, {"num_classes": 2}):
+    tried: list[dict[str, Any]] = [{}, {"num_classes": 2}]
+    for settings in tried:
         with refused(message):
             opened(**settings)
     assert classes_in(opened(mask_values="binary")) == {0, 1}

@@ -14,9 +14,26 @@ SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".spl
 _UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
+# What systems and network storage put next to the files of their users, in small letters.
+_OF_SYSTEMS = (
+    "__macosx",
+    "@eadir",
+    "@recycle",
+    "@recently-snapshot",
+    "#recycle",
+    "#snapshot",
+    "$recycle.bin",
+    "recycler",
+    "lost+found",
+    "system volume information",
+    "network trash folder",
+    "temporary items",
+)
+
+
 def is_hidden(name: str) -> bool:
     """Returns whether a file or folder of this name is not the user's own."""
-    return name.startswith(".") or name == "__MACOSX"
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS
 
 
 def find_images(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -16,7 +16,7 @@ _HELD_OUT = 10  # one in so many examples, of a set that comes without a test sp
 _SECTIONS = 10  # of consecutive pages, if one file holds all
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
 # Usual names of splits, case aside.
-_NAMES = {
+NAMES = {
     "train": ("train", "training"),
     "validation": ("val", "validation", "valid", "dev"),
     "test": ("test", "testing"),
@@ -46,7 +46,7 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     for split, name in named.items():
         # Training data may also be named as test data; nothing else is used twice.
         taken = () if split == "train" else named.values()
-        usual = [each for each in usual_names(_NAMES[split], available) if each not in taken]
+        usual = [each for each in usual_names(NAMES[split], available) if each not in taken]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
             if chosen[split] not in (split, "val", name):

@@ -3,20 +3,29 @@
 import collections
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxdp.config import DataConfig
 from jaxdp.data import sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden, warn_of_unread
+from jaxdp.data.find_images import find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
+from jaxdp.data.image_pairs import (
+    MASKS,
+    find_pairs,
+    is_unlabelled,
+    pair_folders,
+    subfolders,
+    two_spellings,
+    with_masks,
+)
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
-from jaxdp.data.splits import name_splits, usual_names
-from jaxdp.parsing import composed, resolved, some
+from jaxdp.data.splits import NAMES, name_splits, usual_names
+from jaxdp.parsing import composed, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import say, warn
 
@@ -25,13 +34,12 @@ _FORM = (
     " them under train, val and test, or not"
 )
 
-# Usual names of the folders of images and of masks, case aside; the last ones are nnU-Net's.
-_IMAGES = ("images", "imagestr")
-_MASKS = ("masks", "labels", "annotations", "segmentations", "labelstr")
-_OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?)(\.ome)?$", re.I)
-# Ends of names that an image and its mask need not share.
-_END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
-_FIRST_CHANNEL = "_0000"  # ends nnU-Net's names of images
+# What one file may decide for all.
+_EXTREMES: tuple[Callable[[Header], int], ...] = (
+    lambda header: header.channels,
+    lambda header: max(height for height, _ in header.sizes),
+    lambda header: max(width for _, width in header.sizes),
+)
 
 File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
 Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
@@ -54,11 +62,12 @@ def folder(request: Request) -> Dataset:
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     warn_of_unread(path)
     folders = _split_folders(request, path)
-    has_masks = bool(_pair_folders(next(iter(folders.values()))))
+    classifies = request.known is not None and request.known.answer == "classification"
+    has_masks = not classifies and bool(pair_folders(path, next(iter(folders.values()))))
     task = request.choose("segmentation" if has_masks else "classification")
     class_names: tuple[str, ...] = ()
     if has_masks:
-        files = {split: _pairs(request, each) for split, each in folders.items()}
+        files = {split: find_pairs(request, path, each) for split, each in folders.items()}
     else:
         files, class_names = _labelled(request, folders)
     images = [image for each in files.values() for image, _ in each if image is not None]
@@ -66,19 +75,13 @@ def folder(request: Request) -> Dataset:
     headers = read_headers(images, config.tiff)
     # All planes of a stack of masks, whatever its metadata say.
     masks_headers = read_headers(filter(is_tiff, masks), "pages")
-    readable = {file: header for file, header in headers.items() if header is not None}
-    if reduced := [file for file, header in readable.items() if header.reduced]:
-        held = f"{len(reduced)} of {len(images)} images are PNG in colour with 16 bits a channel"
-        warn(f"{held}, e.g. {reduced[0]}: read with 8; save them as TIFF to keep 16")
-    dtypes = collections.Counter(header.dtype for header in readable.values())
-    dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
+    rows = {
+        split: [row for file in each for row in _rows(file, headers, masks_headers, config)]
+        for split, each in files.items()
+    }
+    dtype, readable = _deciding(request, task, [*itertools.chain(*rows.values())], headers)
     channels = _channels(request, readable)
-    flat = [file for file, header in readable.items() if header.transparent]
-    if flat and channels != 4:
-        say(
-            f"note: {len(flat)} of {len(images)} images have opacity (e.g. {flat[0]}), and are"
-            " laid on black; --channels 4 keeps it"
-        )
+    _say_changes(readable, len(images), channels)
     create = functools.partial(
         FolderSource,
         task=task,
@@ -88,10 +91,7 @@ def folder(request: Request) -> Dataset:
         sizes=[size for header in readable.values() for size in header.sizes],
     )
     splits: dict[str, Any] = {"train": None} | {
-        split or "train": create(
-            rows=[row for file in each for row in _rows(file, headers, masks_headers, config)]
-        )
-        for split, each in files.items()
+        split or "train": create(rows=each) for split, each in rows.items()
     }
     return Dataset(
         **splits,
@@ -157,6 +157,61 @@ def _rows(
     return list(zip(images, masks, strict=True))
 
 
+def _say_changes(readable: Mapping[Path, Header], count: int, channels: int) -> None:
+    """Says what of the images is lost as they are read."""
+    if reduced := [file for file, header in readable.items() if header.reduced]:
+        held = f"{len(reduced)} of {count} images are PNG in colour with 16 bits a channel"
+        warn(f"{held}, e.g. {reduced[0]}: read with 8; save them as TIFF to keep 16")
+    flat = [file for file, header in readable.items() if header.transparent]
+    if flat and channels != 4:
+        say(
+            f"note: {len(flat)} of {count} images have opacity (e.g. {flat[0]}), and are"
+            " laid on black; --channels 4 keeps it"
+        )
+
+
+def _deciding(
+    request: Request, task: str, rows: Sequence[Row], headers: Mapping[Path, Header | None]
+) -> tuple[str, Mapping[Path, Header]]:
+    """Returns the dtype of most images, and the headers of those that decide the colour and the
+    size of all: what is left out has no say.
+    """
+    pages = collections.defaultdict[Path, list[Row]](list)
+    for image, target in rows:
+        if not isinstance(target, str):
+            pages[image.path].append((image, target))
+    readable = {file: header for file in pages if (header := headers[file]) is not None}
+    dtypes = collections.Counter(header.dtype for header in readable.values())
+    dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
+    readable = {file: header for file, header in readable.items() if header.dtype == dtype}
+    if not request.skip:
+        return dtype, readable
+
+    @functools.cache
+    def is_sound(file: Path) -> bool:
+        one = FolderSource(
+            rows=pages[file][:1],
+            task=task,
+            channels=readable[file].channels,
+            dtype=dtype,
+            config=request.config,
+        )
+        try:
+            example = one[0]
+        except BadExample:
+            return False
+        return "masks" not in example or example["masks"].shape == example["images"].shape[:2]
+
+    found = readable
+    for extreme in _EXTREMES:
+        while found:
+            highest = max(map(extreme, found.values()))
+            if any(is_sound(file) for file in found if extreme(found[file]) == highest):
+                break
+            found = {file: header for file, header in found.items() if extreme(header) != highest}
+    return dtype, found
+
+
 def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
     """Returns how many channels all images are made: those that are asked for, else 3 if any is in
     colour, and 1 if none is.
@@ -187,11 +242,20 @@ def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
 
 def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     """Returns the folder of each split, or under an empty name the one folder that holds all."""
-    present = _subfolders(path)
+    present = subfolders(path)
     for split, name in request.named_splits.items():
         if name and name not in present:
             holds = f"there is no such folder in {path}; it holds {_listed(path)}"
             raise ConfigError(SPLIT_FLAGS[split], name, holds)
+    if present and with_masks(present) == present:  # e.g. train and train_masks
+        return {"": path}
+    usual = usual_names(NAMES["validation"] + NAMES["test"], present)
+    if usual_names(NAMES["train"], present):
+        for name in usual:
+            if name not in request.named_splits.values() and is_unlabelled(path, path / name):
+                held = f"{path / name} holds pictures without labels, and is not read"
+                say(f"note: {request.config.dataset}: {held}")
+                present.remove(name)
     names = name_splits(request, present)
     return {split: path / name for split, name in names.items()} or {"": path}
 
@@ -211,6 +275,9 @@ def _labelled(
     if not names:
         raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
     order = sorted(names, key=lambda key: names[key])
+    for mask in usual_names(MASKS, [*names.values()]):
+        said = f"{mask}/ is read as a class; of images and masks, call the folders so"
+        say(f"note: {request.config.dataset}: {said}")
     for split, classes in found.items():
         present = [key for key, (_, images) in classes.items() if images]
         unknown = ", ".join(classes[key][0].name for key in present if key not in names)
@@ -229,88 +296,12 @@ def _class_folders(request: Request, folder: Path) -> dict[str, tuple[Path, list
     name.
     """
     classes: dict[str, tuple[Path, list[Path]]] = {}
-    for name in _subfolders(folder):
+    for name in subfolders(folder):
         key = composed(name)
         if key in classes:
-            raise request.error(_two_spellings(folder / name, classes[key][0]))
+            raise request.error(two_spellings(folder / name, classes[key][0]))
         classes[key] = (folder / name, find_images(folder / name))
     return classes
-
-
-def _two_spellings(one: Path, other: Path) -> str:
-    spelt = f"{one.name!a} and {other.name!a}"
-    return f"{one} is there in two spellings of Unicode, {spelt}; keep one of them"
-
-
-def _pair_folders(folder: Path) -> tuple[Path, Path] | None:
-    """Returns the folder of images and the folder of masks, or one folder twice if the names of
-    its files say which are masks; None for anything else.
-    """
-    present = _subfolders(folder)
-    images, masks = (usual_names(names, present) for names in (_IMAGES, _MASKS))
-    # One of them and nothing else is an error in the other.
-    if (images and masks) or (len(present) == 1 and (images or masks)):
-        return folder / [*images, "images"][0], folder / [*masks, "masks"][0]
-    if not present and any(_OF_MASK.search(file.stem) for file in find_images(folder)):
-        return folder, folder
-    return None
-
-
-def _pairs(request: Request, folder: Path) -> list[File]:
-    places = _pair_folders(folder) or (folder / "images", folder / "masks")
-    images, masks = (_by_stem(request, place) for place in places)
-    said = f"{places[0].name}/ holds the images, {places[1].name}/ the masks"
-    if places[0] == places[1]:
-        said = "files called NAME_mask or the like are masks, and all others images"
-        masks = {stem: images.pop(stem) for stem in masks if _OF_MASK.search(stem)}
-    if not images or not masks:
-        raise request.error(
-            f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
-            f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
-            f" {', '.join(SUFFIXES)}"
-        )
-    # Only the suffixes of JPEG begin so.
-    if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
-        warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
-    if gif := [file for file in masks.values() if file.suffix.lower() == ".gif"]:
-        warn(f"programs renumber the colours of GIF, e.g. in {gif[0]}; save masks as PNG or TIFF")
-    if said != "images/ holds the images, masks/ the masks":
-        say(f"note: {request.config.dataset}: {said}")
-    _rename_masks(images, masks)
-    if not images.keys() & masks.keys():
-        names = f"{next(iter(images.values()))} and {next(iter(masks.values()))}"
-        raise request.error(f"no mask has the name of an image: {names}; rename the masks")
-    return [(images.get(stem), masks.get(stem)) for stem in sorted(images.keys() | masks.keys())]
-
-
-def _rename_masks(images: Mapping[str, Path], masks: dict[str, Path]) -> None:
-    """Gives masks the names of their images, where these differ only in their usual ends.
-
-    Masks and images of equal names stay pairs.
-    """
-    unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
-    for stem in [stem for stem in images if stem not in masks]:
-        core = _END.sub("", stem)
-        for name in (core, core.removesuffix(_FIRST_CHANNEL)):
-            if name in unpaired and stem not in masks:
-                masks[stem] = masks.pop(unpaired.pop(name))
-
-
-def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
-    """Returns the images in a folder by their names without suffix."""
-    files: dict[str, Path] = {}
-    for file in find_images(folder) if folder.is_dir() else ():
-        other = files.setdefault(str(file.relative_to(folder).with_suffix("")), file)
-        if other != file:
-            raise request.error(f"{other} and {file} have the same name; keep one of them")
-    return files
-
-
-def _subfolders(path: Path) -> list[str]:
-    root = resolved(path)
-    entries = [entry for entry in path.iterdir() if not is_hidden(entry.name) and entry.is_dir()]
-    # A link to the folder itself, or to one above it, is no class.
-    return sorted(entry.name for entry in entries if resolved(entry) not in (root, *root.parents))
 
 
 def _listed(path: Path) -> str:
