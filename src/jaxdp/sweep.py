@@ -24,6 +24,7 @@ from jaxdp.config import (
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.parsing import one_line
 from jaxdp.registry import ConfigError
+from jaxdp.rundir import lock
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweep_runs import Sweep, say
 from jaxdp.sweep_search import Search
@@ -85,11 +86,13 @@ def _main(argv: Sequence[str]) -> int:
     space = Space(varied, flag, shared, given & fields(TrainConfig).keys(), folder)
     plan = Search(config.trials[0], space) if config.trials else Grid(space)
     changed = _changed_code(folder, shared.plugins)
-    code = Sweep(plan, config.at_a_time).run()
-    if code == EXIT_STOPPED:
-        say("stopped by a signal; the same command continues")
-    else:
-        _show(plan.trials(), folder, changed)
+    with lock.held(folder / lock.NAME, "output"):
+        plan.begin()
+        code = Sweep(plan, config.at_a_time).run()
+        if code == EXIT_STOPPED:
+            say("stopped by a signal; the same command continues")
+        else:
+            _show(plan.trials(), folder, changed)
     return code
 
 

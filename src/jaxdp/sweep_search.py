@@ -55,6 +55,9 @@ class Search:
         for end in (0, -1):  # an end that is out of range shows before anything starts
             space.create({name: values[end] for name, values in self._values.items()})
         check_folder("output", space.folder)
+
+    def begin(self) -> None:
+        """Opens the study; no other sweep may use it meanwhile."""
         self._study = self._open()
         self._running: set[str] = set()
         for each in self._in_state("RUNNING"):

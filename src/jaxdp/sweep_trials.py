@@ -147,7 +147,7 @@ class Space:
             given = parsing.parse_yaml(f"[{text}]")
             written = parsing.parse_yaml(f"[{text}]", as_text=True)
         except ValueError:
-            given = written = None
+            given = written = list[Any]()
         if not given:
             remedy = "write NAME=VALUE,VALUE without spaces; quote a value that YAML would split"
             raise ConfigError(self.flag, f"{name}={text}", remedy)
@@ -197,9 +197,13 @@ class Grid:
             dict(zip(space.texts, each, strict=True)) for each in itertools.product(*values)
         )
         self._trials = {trial.name: trial for trial in map(space.create, combinations)}
+        self.begin()
+        check_folder("output", space.folder)
+
+    def begin(self) -> None:
+        """Finds out which runs are to come."""
         waiting = [trial for trial in self._trials.values() if not trial.is_done()]
         self.waiting, self.count = iter(waiting), len(waiting)
-        check_folder("output", space.folder)
 
     def should_stop(self, trial: Trial) -> bool:
         """Whether to stop a run that is under way; true once."""

@@ -255,9 +255,38 @@ def test_processes_that_do_not_come_are_missed() -> None:
     reason = "cannot be reached within --distributed-timeout 1.5 s ("
     assert line.startswith(f"jaxdp.train: error: --coordinator {address}: {reason}")
     code, lines = refused(*who, "0", "--distributed-timeout", "3")
-    assert code == -signal.SIGABRT
-    assert lines[0] == "waiting up to 3 s for 2 processes"
-    assert "DEADLINE_EXCEEDED" in lines[1]
+    assert (code, lines[0]) == (2, "waiting up to 3 s for 2 processes")
+    (line,) = lines[1:]
+    assert line.startswith("jaxdp.train: error: --distributed-timeout 3: not all processes have")
+    assert line.endswith(
+        "start one for each --process-id below --num-processes, and see the output of each"
+    )
+
+
+def test_two_of_three_end_with_one_line_if_the_third_never_starts() -> None:
+    who = f"--coordinator 127.0.0.1:{free_port()} --num-processes 3 --distributed-timeout 20"
+    words = ["jaxdp.train", *FLAGS, *who.split(), "--process-id"]
+    there = [Command(*words, each, name=each) for each in "01"]
+    assert [each.code(100) for each in there] == [2, 2]
+    for command in there:
+        line = command.err.splitlines()[-1]
+        assert line.startswith("jaxdp.train: error: --distributed-timeout 20: not all processes")
+        assert "Check failure" not in command.err
+
+
+def test_a_slurm_step_that_misses_a_task_is_told_about_srun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    for name, value in (step | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}).items():
+        monkeypatch.setenv(name, value)
+    code, lines = refused("--distributed-timeout", "4")
+    assert code == 2
+    assert lines[-1] == (
+        "jaxdp.train: error: --distributed-timeout 4: not all processes have connected; this is a"
+        " Slurm step of 2 tasks: start all by one srun --ntasks=2, see the output of each task, or"
+        " give --distributed off to a process that trains alone"
+    )
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,18 @@ def test_tables_rank_runs_and_summarize_seeds(capsys: pytest.CaptureFixture[str]
     assert [cells[2] for cells in ranked] == ["50.00%", "nan%"]
     errors = [run_of(value, 0, 0.1, "mse", larger=False) for value in (2.0, 1.0)]
     assert [cells[2] for cells in shown_rows(capsys, *errors)] == ["1.0000", "2.0000"]
+
+
+def test_two_sweeps_at_once_in_one_folder_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FLAGS, "--steps", "2", "--grid", "seed=0,1", "--output", "sweep"]
+    first = Command("jaxdp.sweep", *words)
+    first.wait_for("[1/2] seed=0 runs")
+    for grid in (["--grid", "seed=0,1"], ["--trials", "2", "seed=0,1", "--validation", "0.1"]):
+        assert sweep.main([*FLAGS, "--steps", "2", *grid, "--output", "sweep"]) == 2
+        held = capsys.readouterr().err
+        assert held.startswith("jaxdp.sweep: error: --output sweep: is being written by process ")
+        assert held.endswith("; wait for it or stop it, or give another folder\n")
+    assert first.code(200) == 0
+    assert "failed" not in first.out + first.err
+    assert not pathlib.Path("sweep", "writer.lock").exists()
+    assert run(*words)[0] == 0  # one after the other

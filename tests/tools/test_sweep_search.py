@@ -31,7 +31,9 @@ def saved_study() -> Any:
 def search(count: int, *words: str, **settings: Any) -> Search:
     config = TrainConfig.of(validation="0.1", **settings)
     space = Space(words or (RATE,), "trials", config, (), pathlib.Path("out"))
-    return Search(str(count), space)
+    search = Search(str(count), space)
+    search.begin()
+    return search
 
 
 def evaluated(cell: Trial, accuracies: list[float], *, done: bool = True) -> None:

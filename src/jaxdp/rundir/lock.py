@@ -24,14 +24,17 @@ class FolderLocked(ConfigError):
 
 
 @contextlib.contextmanager
-def held(path: pathlib.Path) -> Iterator[None]:
+def held(path: pathlib.Path, field: str = "run_dir") -> Iterator[None]:
     """Holds the lock of the folder that the file is in until the block ends.
+
+    Args:
+        field: the setting that names the folder.
 
     Raises:
         FolderLocked: if another process holds it.
         ConfigError: if the file cannot be written.
     """
-    descriptor = _take(path)
+    descriptor = _take(path, field)
     try:
         yield
     finally:
@@ -66,17 +69,17 @@ def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
         return False
 
 
-def _take(path: pathlib.Path) -> int:
+def _take(path: pathlib.Path, field: str) -> int:
     """Returns the descriptor that holds the lock."""
     while True:
-        descriptor = _open(path)
+        descriptor = _open(path, field)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             os.close(descriptor)
             by = _describe(_holder(path))
             remedy = f"is being written by {by}; wait for it or stop it, or give another folder"
-            raise FolderLocked("run_dir", path.parent, remedy) from error
+            raise FolderLocked(field, path.parent, remedy) from error
         except OSError as error:
             problem = f"cannot be locked ({error.strerror}); start no second run that writes there"
             warn(f"{path.parent} {problem}")
@@ -93,17 +96,15 @@ def _take(path: pathlib.Path) -> int:
     return descriptor
 
 
-def _open(path: pathlib.Path) -> int:
+def _open(path: pathlib.Path, field: str) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         remedy = f"{path.name} in it cannot be written ({error.strerror}); give another folder"
-        raise ConfigError("run_dir", path.parent, remedy) from error
+        raise ConfigError(field, path.parent, remedy) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ConfigError(
-            "run_dir", path.parent, f"{path.name} in it is no regular file; remove it"
-        )
+        raise ConfigError(field, path.parent, f"{path.name} in it is no regular file; remove it")
     return descriptor
 
 

@@ -22,3 +22,20 @@ def detect() -> str | None:
 def _is_several(variable: str) -> bool:
     """Whether an environment variable is set to another number of processes than 1."""
     return os.environ.get(variable, "1") != "1"
+
+
+def start_all(cluster: str | None) -> str:
+    """Returns how the processes that are missing are started.
+
+    Args:
+        cluster: what `detect` has returned.
+    """
+    if cluster == "a Slurm step":
+        tasks = os.environ["SLURM_NTASKS"]
+        return (
+            f"this is a Slurm step of {tasks} tasks: start all by one srun --ntasks={tasks}, see"
+            " the output of each task, or give --distributed off to a process that trains alone"
+        )
+    if cluster:
+        return f"this is {cluster}: see the output of the others, or {ALTERNATIVES}"
+    return "start one for each --process-id below --num-processes, and see the output of each"

@@ -6,10 +6,13 @@ import os
 import re
 import socket
 import sys
+import threading
 import traceback
+from collections.abc import Generator
 from typing import Any
 
 from jaxdp.config import ProcessConfig
+from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import clusters, coordinator, cpu_backend, streams
 from jaxdp.runtime.group import Group, runtime_state
@@ -19,6 +22,7 @@ PROG = "jaxdp.train"
 _LOSS = re.compile("Gloo .* failed|NCCL|by peer")
 _LOST = "another process died or cannot be reached; the same command continues"
 _runs = itertools.count()  # of this process: the keys of two runs must differ
+_MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this process does
 _EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
 _compiled: set[tuple[Any, ...]] = set()
@@ -150,12 +154,13 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
         seconds = f"up to {config.distributed_timeout:g} s"
         print(f"waiting {seconds} for {config.num_processes} processes", file=sys.stderr)
     try:
-        jax.distributed.initialize(
-            **explicit,
-            initialization_timeout=round(config.distributed_timeout),
-            heartbeat_timeout_seconds=round(config.heartbeat_timeout),
-            shutdown_timeout_seconds=round(config.distributed_timeout),
-        )
+        with _ending_after(config.distributed_timeout, cluster):
+            jax.distributed.initialize(
+                **explicit,
+                initialization_timeout=round(config.distributed_timeout + _MARGIN_SECONDS),
+                heartbeat_timeout_seconds=round(config.heartbeat_timeout),
+                shutdown_timeout_seconds=round(config.distributed_timeout),
+            )
     except Exception as error:  # from the cluster's variables JAX raises whatever reading them does
         if cluster is None:
             raise
@@ -165,6 +170,29 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
             f" {clusters.ALTERNATIVES}"
         )
         raise ConfigError("distributed", config.distributed, remedy) from error
+
+
+@contextlib.contextmanager
+def _ending_after(seconds: float, cluster: str | None) -> Generator[None]:
+    """Ends this process with one line if the block takes longer: JAX, which waits in it for the
+    other processes, would abort this one.
+    """
+
+    def end() -> None:
+        remedy = f"not all processes have connected; {clusters.start_all(cluster)}"
+        names_flags, ConfigError.names_flags = ConfigError.names_flags, True
+        line = str(ConfigError("distributed_timeout", f"{seconds:g}", remedy))
+        ConfigError.names_flags = names_flags
+        print(f"{PROG}: error: {line}", file=sys.stderr, flush=True)
+        os._exit(EXIT_USAGE_ERROR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _announce_address(timeout_seconds: float) -> None:
