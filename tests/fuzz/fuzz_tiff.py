@@ -133,7 +133,7 @@ class Stack:
                     read_mask(picture, picture)
             else:
                 mask = read_mask(picture, picture)
-                assert mask.dtype == plane.dtype.newbyteorder("=")
+                assert mask.dtype == (np.uint8 if page.dtype == "bool" else page.dtype)
                 assert (mask == plane).all()
 
 

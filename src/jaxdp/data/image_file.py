@@ -304,7 +304,7 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
     else:
         stored = np.asarray(image.convert("RGBA" if opacity else "RGB"))
     check_zero(stored, ends, values, where)
-    return stored
+    return stored.astype(np.uint8) if stored.dtype == np.bool_ else stored
 
 
 def _is_grey_palette(image: Image.Image) -> bool:

@@ -156,6 +156,17 @@ def test_a_folder_of_masks_that_may_be_inverted_asks_and_understands_the_answer(
             assert_array_equal(mask, classes[image.flat[0]])
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_masks_of_one_bit_hold_the_numbers_0_and_1(suffix: str) -> None:
+    for n in range(12):
+        write({f"images/{n:02d}.png": RNG.integers(0, 255, (8, 12), np.uint8)})
+        write({f"masks/{n:02d}.{suffix}": np.roll(np.eye(8, 12, dtype=bool), n)}, photometric=None)
+    description = opened().describe()
+    assert description.mask_values == (0, 1)
+    # `dataset.json` has them as numbers.
+    assert [type(value) for value in description.mask_values] == [int, int]
+
+
 @pytest.mark.parametrize("by_pillow", [False, True])
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.uint16, np.float32])
 def test_images_are_the_stored_numbers_where_zero_is_white(
