@@ -14,6 +14,7 @@ import sklearn.metrics
 from flax import nnx
 
 import jaxdp
+from jaxdp.checkpoint import integrity
 from jaxdp.data import from_arrays
 
 LABELS = np.arange(32) % 4
@@ -28,6 +29,16 @@ TINY: dict[str, Any] = {
     "optimizer": "nesterov",
     "learning_rate": 0.05,
 }
+
+
+STRATEGIES: list[dict[str, Any]] = [
+    {"strategy": "pmap"},
+    {"strategy": "shard_map"},
+    {"strategy": "central"},
+    {"strategy": "single", "devices": 1},
+    {"strategy": "sharded"},
+    {"strategy": "sharded", "shard_params": True},
+]
 
 
 def trainer(**settings: Any) -> jaxdp.Trainer:
@@ -245,3 +256,46 @@ def test_folds_share_their_programs() -> None:
         texts.add(steps.eval_step.lower(state, batch, evaluated).as_text())
         means.add(data.mean)
     assert (len(means), len(texts)) == (2, 2)
+
+
+def test_a_saved_result_keeps_its_position(tmp_path: pathlib.Path) -> None:
+    # Nothing improves after the first evaluation, at step 3; the next ones are at 6, 7, 9 and 12.
+    still: dict[str, Any] = {"early_stop": 4, "learning_rate": 1e-9, "progress": False}
+    first = trainer(**still).fit(steps=7)
+    folder = first.save(tmp_path / "run")
+    whole_epoch = trainer(**still).fit(resume=folder, steps=9)
+    assert whole_epoch.metrics["train"]["examples"] == 24
+    again = trainer(**still).fit(resume=first.save(tmp_path / "again"), steps=30)
+    assert (again.summary["steps"], again.status) == (12, "done")
+
+
+def test_the_best_state_is_saved_with_its_own_position(tmp_path: pathlib.Path) -> None:
+    result = trainer(progress=False).fit(steps=6, run_dir=str(tmp_path / "run"))
+    assert result.step == 3
+    copy = result.save(tmp_path / "copy")
+    one, other = (
+        integrity.read_position(path / "checkpoints", 3) for path in (copy, tmp_path / "run")
+    )
+    assert one == other
+    assert one["epoch"]["examples"] == 24
+
+
+@pytest.mark.parametrize("settings", STRATEGIES, ids=str)
+def test_a_placed_state_shares_no_memory_with_its_source(settings: dict[str, Any]) -> None:
+    strategy = trainer(progress=False, **{"devices": 2} | settings).setup.strategy
+    made = trainer(progress=False).setup.create_state()
+    source = jax.tree.map(lambda leaf: aligned(np.asarray(leaf)), made)
+    placed = strategy.restore(source)
+    before = strategy.gather(placed)
+    for leaf in jax.tree.leaves(source):
+        leaf[...] = 7
+    jax.tree.map(np.testing.assert_array_equal, strategy.gather(placed), before)
+
+
+def aligned(values: np.ndarray) -> np.ndarray:
+    """Returns a copy at an address of which JAX can share the memory."""
+    memory = np.zeros(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy

@@ -12,6 +12,7 @@ from typing import Any
 from jaxdp import command_line
 from jaxdp.config import (
     LOCAL,
+    POSITIVE,
     REQUIRED,
     PartsConfig,
     SavedRunConfig,
@@ -55,6 +56,13 @@ class ExportConfig(SavedRunConfig):
         NAME.stablehlo.json)""",
         LOCAL,
     )
+    static_batch: int | None = setting(
+        None,
+        """NAME.stablehlo: the number of images of each call, for an older JAX, which cannot run a
+        program for any number (default: any number)""",
+        POSITIVE,
+        metavar="IMAGES",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,13 +91,17 @@ def _main(argv: Sequence[str]) -> int:
     if name == "import":
         print(printable(import_weights(command.weights, command.part(TrainConfig))))
     else:
-        file = pathlib.Path(command.output)
-        print(printable(export(command.run_dir, file, command.step, command.plugins)))
+        given = command.run_dir, pathlib.Path(command.output), command.step, command.plugins
+        print(printable(export(*given, static_batch=command.static_batch)))
     return 0
 
 
 def export(
-    run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequence[str] = ()
+    run_dir: str,
+    output: pathlib.Path,
+    step: int | None,
+    plugins: Sequence[str] = (),
+    static_batch: int | None = None,
 ) -> str:
     """Writes weights (averaged ones where the run has them) or a program.
 
@@ -101,6 +113,7 @@ def export(
         step: which checkpoint; None for the best by validation data, or the newest where there are
             none.
         plugins: files or modules that the run was trained with.
+        static_batch: the only batch size of a program; None for any.
 
     Returns:
         What was written, for people.
@@ -117,21 +130,36 @@ def export(
     from jaxdp.loading import load
 
     is_program = output.suffix == ".stablehlo"
+    if static_batch is not None and not is_program:
+        raise ConfigError("static_batch", static_batch, "is for a program, NAME.stablehlo")
     if is_program and importlib.util.find_spec("flatbuffers") is None:
         raise ConfigError("output", output, "needs flatbuffers: pip install '.[export]'")
     result = load(run_dir, step=step, plugins=plugins)
-    encode = weights.to_stablehlo if is_program else weights.to_safetensors
-    content = encode(result.state, result.config, result.description)
+    given = result.state, result.config, result.description
+    program = weights.program_facts(result.description, static_batch)
+    if is_program:
+        content = weights.to_stablehlo(*given, static_batch)
+    else:
+        content = weights.to_safetensors(*given)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if is_program:  # which has no place for it
-            about = weights.about(result.config, result.description) | {"step": result.step}
+            about = weights.about(result.config, result.description)
+            about |= {"step": result.step, "program": program}
             replace_file(resolved(about_file), json.dumps(about, indent=2) + "\n")
         replace_file(resolved(output), content)
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
-    more = f"; classes and normalization in {about_file}" if is_program else ""
-    return f"{output}: step {result.step} of {run_dir}, {len(content):,} bytes{more}"
+    written = f"{output}: step {result.step} of {run_dir}, {len(content):,} bytes"
+    if not is_program:
+        return written
+    return (
+        f"{written}; classes and normalization in {about_file}; it returns {program['outputs']};"
+        f" written by JAX {program['jax']}, it runs on JAX {program['oldest_jax']} and on versions"
+        " up to six months newer than the writer"
+        + "; for an older JAX give --static-batch"
+        * (static_batch is None)
+    )
 
 
 def import_weights(file: str, config: TrainConfig) -> str:

@@ -17,6 +17,7 @@ from jaxdp.models.layers import BatchNorm
 from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.step.combine import is_float
 from jaxdp.step.state import array_name
 
 
@@ -68,6 +69,7 @@ def check_model(
     # shapes are the same.
     model = abstract_model(config, dataset, objects)
     model.eval()
+    _check_parameters(config, model)
     graphdef, arrays = nnx.split(model)
     rows = []
     for shape in sorted(image_shapes):
@@ -90,6 +92,16 @@ def check_model(
             platform.check_precision(name, "model", config.model)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
+
+
+def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:
+    """Raises ConfigError for a parameter that no optimizer can train."""
+    parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        if not is_float(leaf):
+            remedy = f"its parameter {array_name(path)} is {leaf.dtype}, which has no gradient"
+            remedy += "; make it an nnx.BatchStat"
+            raise ConfigError("model", config.model, remedy)
 
 
 def _check_outputs(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from jaxdp import config as config_lib
 from jaxdp import tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
@@ -269,9 +270,12 @@ class Result:
         directory = create_run(pathlib.Path(path))
         metrics = self.metrics.get("validation", self.metrics.get("test"))
         directory.checkpoints.mkdir(exist_ok=True)
-        checkpoints = Checkpoints(directory.checkpoints, keep=1, best_metric=None)
+        settings = config_lib.kept(self.config)
+        checkpoints = Checkpoints(
+            directory.checkpoints, keep=1, best_metric=None, settings=settings
+        )
         with contextlib.closing(checkpoints):
-            checkpoints.save(self.step, self.state, {}, metrics)
+            checkpoints.save(self.step, self.state, dict(self.position), metrics)
         directory.write("dataset.json", dataclasses.asdict(self.description))
         replace_file(directory.file("metrics.jsonl"), rows_text(self.history))
         directory.write("summary.json", self.summary)

@@ -13,11 +13,12 @@ from collections.abc import Callable
 import numpy as np
 import process_group
 import pytest
+from PIL import Image
 from process_group import arrays, flip
 from runs import answers
 
 import jaxdp
-from jaxdp import evaluate, train
+from jaxdp import evaluate, predict, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.registry import ConfigError
@@ -186,6 +187,70 @@ def test_a_checkpoint_without_checksums_is_unverified_and_continues(
     assert train.main(longer) == 0
     assert "continuing run after step 6" in capsys.readouterr().err
     assert verdicts()[8] == "whole"
+
+
+def cut(step: int) -> None:
+    path = largest(step)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(step: int) -> None:
+    shutil.rmtree(SAVED / str(step))
+    (SAVED / str(step)).mkdir()
+
+
+def without_arrays(step: int) -> None:
+    shutil.rmtree(SAVED / str(step) / "state" / "d")
+    shutil.rmtree(SAVED / str(step) / "state" / "ocdbt.process_0")
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, empty, without_arrays, lambda step: names(step).write_text("{")]
+)
+def test_a_newest_checkpoint_without_checksums_that_cannot_be_read_is_damaged(
+    damage: Callable[[int], None], run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "checksums")
+    for step in integrity.steps(SAVED)[:-2]:
+        shutil.rmtree(SAVED / str(step))
+    earlier, newest = integrity.steps(SAVED)
+    figures(earlier).unlink()  # so that the newest is read first
+    damage(newest)
+    says = f"warning: the checkpoint of step {newest} is damaged: it cannot be read ("
+    capsys.readouterr()
+    Image.new("L", (8, 8)).save("image.png")
+    for command, words in ((evaluate.main, ["run"]), (predict.main, ["run", "image.png"])):
+        assert command([*words, "--devices", "2"]) == 0
+        assert says in (told := capsys.readouterr().err)
+        assert f"using step {earlier}" in told
+    assert jaxdp.load("run").step == earlier
+    capsys.readouterr()
+    (run / "summary.json").unlink()
+    assert train.main([*FLAGS, "--steps", "8"]) == 0
+    told = capsys.readouterr().err
+    assert says in told
+    assert f"moved to {(run / 'damaged' / str(newest)).absolute()}" in told
+    assert f"continuing run after step {earlier}" in told
+    assert verdicts()[8] == "whole"
+
+
+def test_a_checkpoint_of_another_run_is_noticed(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*FLAGS[:-1], "other", "--seed", "1", "--keep", "9", "--steps", "8"]) == 0
+    for name in ("checkpoints/8", "checksums/8.json"):
+        copy = shutil.copytree if name == "checkpoints/8" else shutil.copy
+        copy(pathlib.Path("other", name), run / name)
+    capsys.readouterr()
+    says = "the checkpoint of step 8 is damaged: it is of a run with seed 1, not 0"
+    assert evaluate.main(["run", "--devices", "2"]) == 0
+    assert says in capsys.readouterr().err
+    assert evaluate.main(["run", "--devices", "2", "--step", "8"]) == 2
+    assert "is of a run with seed 1, not 0" in capsys.readouterr().err
+    assert train.main([*FLAGS, "--steps", "10"]) == 0
+    told = capsys.readouterr().err
+    assert f"{says}; moved to {(run / 'damaged' / '8').absolute()}" in told
+    assert "continuing run after step 6" in told
 
 
 def test_checksums_go_with_their_checkpoints() -> None:

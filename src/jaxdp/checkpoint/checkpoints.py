@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jax.experimental import multihost_utils
 from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
-from jaxdp.checkpoint.stored import Position, flatten, orbax, orbax_errors
+from jaxdp.checkpoint.stored import SETTINGS, Position, flatten, orbax, orbax_errors
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn_again
 from jaxdp.step.state import TrainState
@@ -41,6 +42,7 @@ class Checkpoints(SavedCheckpoints):
         keep: how many of the newest stay.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
             if nothing ranks them.
+        settings: of the run, as for `SavedCheckpoints`; each checkpoint gets them.
 
     Raises:
         ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line
@@ -50,9 +52,14 @@ class Checkpoints(SavedCheckpoints):
     every_process = True  # all of them take part in a checkpoint
 
     def __init__(
-        self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric | None
+        self,
+        directory: pathlib.Path,
+        *,
+        keep: int,
+        best_metric: BestMetric | None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        super().__init__(directory, best_metric=best_metric)
+        super().__init__(directory, best_metric=best_metric, settings=settings)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
         self._unread: TrainState | None = None  # the first state, until it is read back
@@ -119,7 +126,7 @@ class Checkpoints(SavedCheckpoints):
                 flatten(state),
                 force=True,
                 metrics=dict(metrics) if metrics else None,
-                custom_metadata=position,
+                custom_metadata={**position, SETTINGS: dict(self._settings)},
             )
         self._unsealed = step
         if not self._has_saved:
@@ -198,7 +205,7 @@ class Checkpoints(SavedCheckpoints):
         Raises:
             ConfigError: if all are damaged.
         """
-        problems = integrity.find_damaged(self._directory)
+        problems = self.find_damaged()
         all_damaged = bool(problems) and set(problems) == set(self.steps())
         _synchronize("damaged-found")  # no process looks while the first one moves
         if all_damaged:

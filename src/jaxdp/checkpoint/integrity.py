@@ -18,7 +18,7 @@ import shutil
 import stat
 import time
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from jaxdp.parsing import one_line, printable
 from jaxdp.registry import ConfigError
@@ -69,6 +69,18 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
     except DamagedFile:
         return None
     return metrics if all(type(value) in (int, float) for value in metrics.values()) else None
+
+
+def read_position(checkpoints: pathlib.Path, step: int) -> dict[str, Any]:
+    """Returns what was saved with a checkpoint in addition to its arrays; nothing if it cannot be
+    read.
+    """
+    try:
+        content = read_object(checkpoints / str(step) / "_CHECKPOINT_METADATA")  # as Orbax has it
+    except DamagedFile:
+        return {}
+    found = content.get("custom_metadata")
+    return found if isinstance(found, dict) else {}
 
 
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:

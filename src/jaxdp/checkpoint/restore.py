@@ -5,15 +5,24 @@ import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
-from jaxdp.checkpoint.stored import Position, Stored, flatten, misfit, orbax_errors, unflatten
+from jaxdp.checkpoint.stored import (
+    SETTINGS,
+    Position,
+    Stored,
+    flatten,
+    misfit,
+    orbax_errors,
+    unflatten,
+)
 from jaxdp.models.weights import fit_weights
-from jaxdp.registry import ConfigError
+from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir.read import warn_again
 from jaxdp.rundir.start import check_utf8
 from jaxdp.step.state import TrainState
@@ -35,17 +44,26 @@ class SavedCheckpoints:
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
             without validation data: no checkpoint is better than another then, and readers take the
             newest.
+        settings: of the run, those that stay when it continues: a checkpoint that was saved with
+            others is of another run.
 
     Raises:
         ConfigError: for a path that is not UTF-8, which Orbax cannot read.
     """
 
-    def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        *,
+        best_metric: BestMetric | None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         # Orbax leaves errors of further arrays to it.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         logging.getLogger("absl").setLevel(logging.ERROR)
         logging.getLogger("absl").addFilter(orbax_errors)
         self._directory, self._best_metric = directory.absolute(), best_metric
+        self._settings = settings
         check_utf8(directory.parent)
 
     def steps(self) -> list[int]:
@@ -97,12 +115,13 @@ class SavedCheckpoints:
         if step is not None:
             # One that is gone is missed by `read`.
             exists = step in self.steps()
-            if exists and (problem := integrity.examine(self._directory, step).problem):
+            verdict = integrity.examine(self._directory, step) if exists else None
+            if verdict and (problem := verdict.problem or self._foreign(step)):
                 remedy = f"is damaged: {problem}; leave it out for the best undamaged one"
                 raise ConfigError("step", step, remedy)
             return step, read(step)
         for _ in range(_ATTEMPTS):
-            problems = integrity.find_damaged(self._directory)
+            problems = self.find_damaged()
             usable = [each for each in self.best_first() if each not in problems]
             if not usable and problems:
                 what = f"all its checkpoints are damaged: {damage_text(problems)}"
@@ -120,6 +139,38 @@ class SavedCheckpoints:
             return usable[0], found
         remedy = "its checkpoints are removed before they can be read; read it when it has ended"
         raise ConfigError("run_dir", self._directory.parent, remedy)
+
+    def find_damaged(self) -> dict[int, str]:
+        """Returns the problem of each damaged checkpoint by step: files that are not as they were
+        saved, the checkpoint of another run, and where there are no checksums whatever Orbax cannot
+        read.
+        """
+        problems = dict[int, str]()
+        for step, verdict in integrity.examine_all(self._directory).items():
+            problem = verdict.problem or self._foreign(step)
+            if verdict.state == "unverified" and not problem:
+                problem = self._unreadable(step)
+            if problem:
+                problems[step] = problem
+        return problems
+
+    def _unreadable(self, step: int) -> str:
+        """Returns why a checkpoint cannot be read; nothing if it can, or is being removed."""
+        try:
+            with paths.plain(self._directory) as folder:
+                Stored.of(folder / str(step)).load()
+        except Exception as error:  # of many kinds
+            if not integrity.vanishes(self._directory, step):
+                return f"it cannot be read ({integrity.reason_text(error)})"
+        return ""
+
+    def _foreign(self, step: int) -> str:
+        """Returns which setting of a checkpoint its run does not have; nothing if it has all."""
+        theirs = integrity.read_position(self._directory, step).get(SETTINGS, {})
+        for name, value in self._settings.items():
+            if name in theirs and theirs[name] != value:
+                return f"it is of a run with {name} {brief(theirs[name])}, not {brief(value)}"
+        return ""
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.

@@ -16,6 +16,7 @@ from jaxdp.step.state import TrainState
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
 # Next to the position, where processes of version 0.2 wrote padded shards.
 SHAPES = "shapes_without_padding"
+SETTINGS = "settings"  # in the position: those that a run keeps when it continues
 
 
 @functools.cache
@@ -64,6 +65,7 @@ class Stored:
         found = orbax().metadata(path)
         position = dict(found.custom_metadata or {})
         unpadded = position.pop(SHAPES, {})
+        position.pop(SETTINGS, None)
         shapes = {
             name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()
         }

@@ -4,7 +4,7 @@
 
 from jaxdp.config.data import DataConfig
 from jaxdp.config.devices import LayoutConfig, ProcessConfig, ShardingConfig, WorkersConfig
-from jaxdp.config.files import defining, hash_of, load, parse, run_hash, to_yaml
+from jaxdp.config.files import defining, hash_of, kept, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (

@@ -1,6 +1,7 @@
 """Reads and writes settings as YAML, and hashes those that name a run."""
 
 import hashlib
+import itertools
 import pathlib
 import stat
 from collections.abc import Callable, Mapping
@@ -10,7 +11,14 @@ import yaml
 
 from jaxdp import deprecation, parsing
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER
-from jaxdp.config.settings import Settings, as_flag, convert_for, facts_of, fields
+from jaxdp.config.settings import (
+    Settings,
+    as_flag,
+    convert_for,
+    facts_of,
+    fields,
+    settings_with,
+)
 from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
 
@@ -109,6 +117,13 @@ def defining(config: TrainConfig) -> dict[str, Any]:
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
     # Runs with settings that were removed since keep their folders.
     return deprecation.DEFINING_DEFAULTS | named
+
+
+def kept(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings that stay the same when a run continues."""
+    values = config.part(TrainConfig).plain()
+    names = [settings_with(TrainConfig, resume=resume) for resume in ("fixed", "start")]
+    return {name: values[name] for name in itertools.chain(*names)}
 
 
 def run_hash(config: TrainConfig) -> str:

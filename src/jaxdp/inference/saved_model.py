@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxdp import config as config_lib
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
@@ -59,7 +60,9 @@ def read_checkpoint(
     if run.checkpoints.is_dir():
         has_best = "validation" in description.examples
         best_metric = create_task(config, description).best_metric if has_best else None
-        checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
+        checkpoints = SavedCheckpoints(
+            run.checkpoints, best_metric=best_metric, settings=config_lib.kept(config)
+        )
         found = checkpoints.read_chosen(step, functools.partial(read, checkpoints))
     if found is None:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")

@@ -22,6 +22,8 @@ from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState, model_arrays
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
+# Programs with one batch size that JAX up to the second version had written ran on the first one.
+_OLDEST_JAX, _TRIED_JAX = "0.10.2", (0, 12)
 
 
 # Arrays by name, and whether `export` wrote them.
@@ -116,15 +118,35 @@ def to_safetensors(state: TrainState, config: TrainConfig, description: Descript
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": facts})
 
 
-def to_stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
+def program_facts(description: Description, batch: int | None) -> dict[str, Any]:
+    """Returns what is known of a program that `to_stablehlo` writes: the JAX that wrote it, the
+    oldest one that is known to run it, its batch size (None for any), and what it returns.
+    """
+    # Older ones do not know the checks of a batch of any size that JAX 0.12 writes.
+    is_tried = batch is not None and jax.__version_info__[:2] <= _TRIED_JAX
+    return {
+        "jax": jax.__version__,
+        "oldest_jax": _OLDEST_JAX if is_tried else jax.__version__,
+        "batch": batch,
+        "outputs": "pixels" if description.answer == "regression" else "logits",
+    }
+
+
+def to_stablehlo(
+    state: TrainState, config: TrainConfig, description: Description, batch: int | None = None
+) -> bytes:
     """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch,
     H, W, C) to the model's outputs.
 
     The pixels have the dtype of the dataset. The program holds the range that becomes 0 to 255, the
     mean and the standard deviation.
+
+    Args:
+        batch: its only batch size; None for any.
     """
     apply = create_apply(create_preprocess(config, description))
-    shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)
+    sizes = jax.export.symbolic_shape("batch") if batch is None else (batch,)
+    shape = (*sizes, *description.image_shape)
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(description.dtype))
     placed = jax.tree.map(jnp.asarray, state)
     program = jax.jit(lambda images: apply(placed, images))

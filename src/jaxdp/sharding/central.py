@@ -22,7 +22,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, strategy
 from jaxdp.sharding.own_trace import own_trace
 from jaxdp.sharding.replicas import Replicas
-from jaxdp.step import step
+from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 
 
@@ -55,10 +55,10 @@ class Central(strategy.Strategy):
             return jax.tree.map(lambda leaf: functools.reduce(jnp.add, leaf), stacked)
 
         def update(state: TrainState, stacked: Any, constants: Constants) -> Any:
-            totals, sums = add(stacked)
-            grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / count, totals)
+            totals = jax.tree.map(lambda leaf: functools.reduce(combine.add, leaf), stacked[0])
+            grads, batch_stats, weight = combine.divide(totals, count)
             return step.update_state(
-                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+                state, grads, batch_stats, weight, add(stacked[1]), constants, recipe=recipe
             )
 
         def on_each(function: Any, replicas: Replicas) -> Any:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp.step.combine import is_float
+
 _LARGE = 2**16  # elements; joining larger arrays costs more than it saves
 
 
@@ -43,7 +45,15 @@ class Replicas:
         return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, self.axis, to="varying"), tree)
 
     def mean(self, tree: Any) -> Any:
-        return self._reduce(jax.lax.pmean if self.flat else _mean, tree)
+        leaves, structure = jax.tree.flatten(tree)
+        # Joined arrays have one dtype.
+        floats = [each for each in leaves if is_float(each)]
+        others = [each for each in leaves if not is_float(each)]
+        means = iter(self._reduce(jax.lax.pmean if self.flat else _mean, floats))
+        largest = iter(self._reduce(_largest, others) if others else ())
+        return jax.tree.unflatten(
+            structure, [next(means if is_float(each) else largest) for each in leaves]
+        )
 
     def sum(self, tree: Any) -> Any:
         return self._reduce(jax.lax.psum, tree)
@@ -84,6 +94,18 @@ class Replicas:
             for number, part in zip(numbers, jnp.split(array, ends[:-1]), strict=True):
                 leaves[number] = part.reshape(leaves[number].shape)
         return jax.tree.unflatten(structure, leaves)
+
+
+def _largest(tree: Any, axis: str) -> Any:
+    """Returns the largest values over replicas; collectives have no booleans."""
+    return jax.tree.map(
+        lambda leaf: (
+            jax.lax.pmax(leaf.astype(jnp.int32), axis).astype(bool)
+            if leaf.dtype == bool
+            else jax.lax.pmax(leaf, axis)
+        ),
+        tree,
+    )
 
 
 def _mean(tree: Any, axis: str) -> Any:

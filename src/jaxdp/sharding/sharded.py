@@ -122,7 +122,7 @@ class Sharded(strategy.Strategy):
         def put(leaf: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
             if isinstance(leaf, jax.Array) and leaf.sharding == like.sharding:
                 return leaf  # was read into `restore_target`
-            whole = np.asarray(leaf)
+            whole = np.array(leaf)  # a copy, as in `super`
             # A device receives its own shard only.
             return jax.make_array_from_callback(
                 like.shape, like.sharding, lambda index: whole[index]

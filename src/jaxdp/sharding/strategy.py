@@ -217,9 +217,8 @@ class Strategy(abc.ABC):
         Arrays that were read into `restore_target` stay in place.
         """
         sharding = self._state_sharding
-        return jax.tree.map(
-            lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state
-        )
+        # On a CPU, JAX shares the memory of an aligned NumPy array whatever `may_alias` says.
+        return jax.tree.map(lambda leaf: jax.device_put(np.array(leaf), sharding), state)
 
     def replicate(self, tree: Any) -> Any:
         """Places whole arrays on every device, such as a dataset that the step reads."""

@@ -15,7 +15,7 @@ from jaxdp.config import BatchNormMode
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
-from jaxdp.step import batch_norm, optim
+from jaxdp.step import batch_norm, combine, optim
 from jaxdp.step.keys import example_keys, fold
 from jaxdp.step.replicas import Replicas
 from jaxdp.step.state import (
@@ -154,6 +154,10 @@ def accumulate_gradients(
     )
     if count == 1:
         return compute(batch)
+
+    def add(total: Any, part: Any) -> Any:
+        return combine.add(total[0], part[0]), jax.tree.map(jnp.add, total[1], part[1])
+
     # Each replica takes its share of every microbatch: under jit over a mesh no example moves to
     # another device.
     shares = {
@@ -167,12 +171,9 @@ def accumulate_gradients(
     if recipe.scan:
         # From zeros: with the first microbatch before the loop the program is twice as long, and
         # gradients are reduced twice.
-        zeros = jax.tree.map(
-            jnp.zeros_like, jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
-        )
-        total, _ = jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), zeros, parts
-        )
+        means, sums = jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
+        zeros = combine.nothing(means), jax.tree.map(jnp.zeros_like, sums)
+        total, _ = jax.lax.scan(lambda total, part: (add(total, compute(part)), None), zeros, parts)
     else:
         total = compute({name: leaf[0] for name, leaf in parts.items()})
         for number in range(1, count):
@@ -181,9 +182,9 @@ def accumulate_gradients(
             part, total = jax.lax.optimization_barrier(
                 ({name: leaf[number] for name, leaf in parts.items()}, total)
             )
-            total = jax.tree.map(jnp.add, total, compute(part))
+            total = add(total, compute(part))
     means, sums = total
-    return jax.tree.map(lambda leaf: leaf / count, means), sums
+    return combine.divide(means, count), sums
 
 
 def compute_gradients(
@@ -206,7 +207,7 @@ def compute_gradients(
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0), constants.moments)
     keys = keys_of(1)(batch["indices"])
-    group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
+    group_size, joined = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(
         params: Tree,
@@ -214,7 +215,7 @@ def compute_gradients(
         trained = _merge_frozen(recipe.frozen, jax.lax.stop_gradient(params), params)
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
-        layers.set_batch_norm(model, group_size=group_size, combine=combine)
+        layers.set_batch_norm(model, group_size=group_size, combine=joined)
         layers.set_remat(model, recipe.remat)
         outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
@@ -262,6 +263,11 @@ def apply_gradients(
         # rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+        averages = jax.tree.map(
+            lambda average, new: average if combine.is_float(new) else new,
+            averages,
+            (params, batch_stats),
+        )
         ema = (_merge_frozen(recipe.frozen, params, averages[0]), averages[1])
     return dataclasses.replace(
         state,

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxdp import config as config_lib
 from jaxdp.callbacks import CallbackList
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
@@ -71,6 +72,7 @@ class Run:
                 directory.checkpoints,
                 keep=setup.config.keep,
                 best_metric=setup.recipe.task.best_metric if validates else None,
+                settings=config_lib.kept(setup.config),
             )
             callbacks = [*callbacks, self._checkpoints]
             self._found = directory.path.stat()
@@ -266,7 +268,8 @@ class Run:
         evaluated = dict[str, dict[str, float]]()
         if state is not None and best and best[0] != outcome.step and outcome.status == "done":
             result_step = best[0]
-            state = setup.strategy.restore(self._restore(result_step)[0])
+            saved, position = self._restore(result_step)
+            state = setup.strategy.restore(saved)
             sums = setup.evaluate(state)
         elif state is not None and sums is None and outcome.step == setup.intervals.total_steps:
             # It was killed after its last checkpoint.

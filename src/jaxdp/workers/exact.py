@@ -12,6 +12,7 @@ import numpy as np
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import strategy
+from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceScheduler
@@ -61,10 +62,13 @@ class Exact(OnWorkers):
         for done in self._in_order(batch):
             self.servers.add(done.grads)
             result = done.result
-            statistics = result.batch_stats, result.weight, result.sums
-            total = statistics if total is None else jax.tree.map(np.add, total, statistics)
-        *means, sums = total
-        batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
+            statistics, sums = (result.batch_stats, result.weight), result.sums
+            if total is not None:
+                statistics = combine.add(total[0], statistics)
+                sums = jax.tree.map(np.add, total[1], sums)
+            total = statistics, sums
+        means, sums = total
+        batch_stats, weight = combine.divide(means, np.float32(self._slices))
         squares = self.servers.mean_squares(self._slices)
         sums = self.servers.apply(batch_stats, weight, sums, squares)
         if self.servers.here:

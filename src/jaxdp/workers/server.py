@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdp.step import step
+from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers import shares
 
@@ -82,7 +82,7 @@ class Server:
         if not jax.tree.leaves(held):
             batch_stats = held
         elif self._adds_deltas:
-            batch_stats = jax.tree.map(np.add, held, batch_stats)
+            batch_stats = combine.changed(held, batch_stats)
         means = shares.join(self._params, [grads]), batch_stats, weight
         rates = self._rates * np.float32(factor)
         self.state, sums = self._update(self.state, means, sums, rates)

@@ -13,7 +13,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.objects import Objects
 from jaxdp.sharding.replicas import Replicas
-from jaxdp.step import step
+from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.training.setup import create_setup
 from jaxdp.workers import shares
@@ -123,7 +123,7 @@ class Worker:
             self._gradients(state, batch, self._setup.constants)
         )
         if self._spec.returns_deltas:
-            batch_stats = jax.tree.map(np.subtract, batch_stats, self._state.batch_stats)
+            batch_stats = combine.difference(batch_stats, self._state.batch_stats)
         leaves = jax.tree.leaves(grads)
         squares = float(sum(np.vdot(leaf, leaf) for leaf in leaves))
         size = sum(leaf.nbytes for leaf in leaves)
