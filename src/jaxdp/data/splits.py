@@ -89,7 +89,7 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
     elif share is not None and "validation" in parts:
         problem = f"{name} has validation data of its own; leave the share out"
     elif share is not None:
-        parts["train"], parts["validation"] = _drawn(parts["train"], dataset.task, share, request)
+        parts["train"], parts["validation"] = _drawn(parts["train"], dataset, share, request)
     elif wanted is not None and "validation" not in parts:
         problem = f"{name} has no such split; give a share, e.g. 0.1, or none"
     if problem:
@@ -147,7 +147,7 @@ def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
     return is_test[files]
 
 
-def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part, Part]:
+def _drawn(part: Part, dataset: Dataset, share: float, request: Request) -> tuple[Part, Part]:
     """Returns what is left to train on, and `share` of the examples of each class, drawn at random;
     of the pages of a file all or none.
 
@@ -155,7 +155,7 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
         ConfigError: if one side is left without an example of a class, or a file of one.
     """
     source, indices = part
-    labels, groups = _labels(source, task)[indices], source.groups()
+    labels, groups = _labels(source, dataset.task)[indices], source.groups()
     files, unit = _numbered(groups, len(source))[indices], "file"
     if groups is not None and len(np.unique(files)) == 1:
         files, unit = np.arange(len(indices)) * _SECTIONS // len(indices), "section"
@@ -163,13 +163,16 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     known = np.flatnonzero(labels >= 0)
     _, first, belongs = np.unique(files[known], return_index=True, return_inverse=True)
     unit = unit if len(first) < len(known) else "example"
-    picked = random_share(labels[known][first], share, request.config.seed, unit)
+    names = request.config.class_names or dataset.class_names
+    picked = random_share(labels[known][first], share, request.config.seed, unit, names)
     is_drawn = np.zeros(len(indices), bool)
     is_drawn[known] = picked[belongs]
     return (source, indices[~is_drawn]), (source, indices[is_drawn])
 
 
-def random_share(labels: np.ndarray, share: float, seed: int, unit: str) -> np.ndarray:
+def random_share(
+    labels: np.ndarray, share: float, seed: int, unit: str, names: Sequence[str] = ()
+) -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
     and drawn at random.
 
@@ -177,6 +180,8 @@ def random_share(labels: np.ndarray, share: float, seed: int, unit: str) -> np.n
         labels: integers (N,), none below 0; all the same for examples without classes.
         unit: what errors call an example. The pages of a file or section are alike, and stay
             together.
+
+        names: of the classes, if they have any.
 
     Raises:
         ConfigError: if one side is left without an example of a class.
@@ -188,7 +193,8 @@ def random_share(labels: np.ndarray, share: float, seed: int, unit: str) -> np.n
         if not 0 < count < size:
             side = "training" if count else "validation"
             several = len(classes) > 1
-            which = f"class {label}, which has {size}" if several else f"the {size} that there are"
+            name = names[label] if label < len(names) else label
+            which = f"class {name}, which has {size}" if several else f"the {size} that there are"
             remedy = f"leaves no {side} {unit} of {which}; choose another share, or none"
             raise ConfigError("validation", share, remedy)
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]

@@ -143,6 +143,8 @@ def _evaluate_and_save(
         if saved is None and (improved or run.ended_early()):
             saved = _copy(run, state, step)
             check_finite(step, setup.strategy.all_finite(state, saved), None)
+    if run.ended_early() and run.reader is not None:
+        run.reader.write_rest(step)
     if saved is not None:
         run.emit("on_save", Saving, step, saved, run.position(), values)
     return sums

@@ -154,6 +154,11 @@ class Reader:
         if due and counters.interval["examples"]:
             self._write_row(step)
 
+    def write_rest(self, step: int) -> None:
+        """Writes the row of the steps since the last one, where a callback ends the run."""
+        if self._counters.interval.get("examples"):
+            self._write_row(step)
+
     def _checked(self, step: int, sums: metrics.Sums) -> metrics.Sums:
         """Returns a step's sums; if its update was skipped, they only say so.
 
