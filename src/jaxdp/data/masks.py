@@ -13,6 +13,7 @@ from jaxdp.data.dataset import IGNORE_LABEL, BadExample
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.parsing import some
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
 # More classes than these are declared by the user: they may be numbers of objects.
@@ -90,9 +91,19 @@ def find_classes(
     held = tuple(sorted(numbers & {*range(256)}))
     if numbers == {*BLACK_AND_WHITE}:  # masks do not ignore all but the background
         return config.num_classes or 2, held
+    _warn_without_0(held, config.dataset)
     if config.num_classes is not None:
         return config.num_classes, held
     return _count(sorted(numbers), config.dataset, len(config.class_names or names)), held
+
+
+def _warn_without_0(values: Sequence[int], dataset: str | None) -> None:
+    """Warns if the classes of masks seem to be counted from 1."""
+    if len(values) > 1 and 0 not in values:
+        classes = ",".join(str(number) for number in values if number != IGNORE_LABEL)
+        remedy = f"if the classes are counted from 1, give --mask-values {classes}"
+        problem = f"{dataset}: no training mask has the value 0: class 0 is empty; {remedy}"
+        warn(str(ConfigError("", "", problem)))
 
 
 def _declared(numbers: set[int], config: DataConfig) -> int:
