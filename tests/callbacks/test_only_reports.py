@@ -1,7 +1,6 @@
 """What only draws, logs or reports never ends a run: it warns, and the run is complete."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import types
 from typing import Any
 
 import pytest
+from process_group import environment
 
 import jaxdp
 import jaxdp.reporting
@@ -43,7 +43,7 @@ def test_figures_need_no_backend_of_the_environment(backend: str) -> None:
     hide = "import sys; sys.modules['matplotlib_inline'] = sys.modules['ipykernel'] = None\n"
     done = subprocess.run(
         [sys.executable, "-c", hide + code],
-        env=os.environ | {"MPLBACKEND": backend},
+        env=environment() | {"MPLBACKEND": backend},
         capture_output=True,
         text=True,
         check=False,
