@@ -17,6 +17,9 @@ from jaxdp import check, command_line, config, models
 from jaxdp.config import conversion
 from jaxdp.data import sources
 from jaxdp.sharding import strategy
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import batch_norm as batch_norm_lib
+from jaxdp.step import keys, step
 from jaxdp.step.optim import OPTIMIZERS
 
 
@@ -74,6 +77,62 @@ def test_check_tells_whether_devices_matter(
     assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (
         4 if code == 0 else 1
     )
+
+
+SMALL = (
+    "--devices 8 --strategies pmap --model pyramidnet --model-kwargs depth=8 alpha=4"
+    " --global-batch-size 32 --batch-norm group:8 --steps 2 --augment shift:1"
+)
+
+
+@pytest.mark.usefixtures("_float32_afterwards")
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", pytest.param("lion --augment rotate:20", marks=pytest.mark.slow)]
+)
+def test_check_passes_where_an_optimizer_magnifies_rounding(
+    optimizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Adam divides a gradient that is zero but for its rounding by its own size, and Lion takes its
+    sign. In float32 anywhere in the step, parameters then differed by 1e-4.
+    """
+    assert check.main(f"{SMALL} --optimizer {optimizer} --tolerance 1e-10".split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "passed: the largest difference is" in shown
+    assert "compared after each of 2 steps" in shown
+    assert "; params leave out " in shown
+
+
+_mean = Replicas.mean
+MUTANTS = {
+    "a sum for a mean": (
+        Replicas,
+        "mean",
+        lambda self, tree: (self.sum(tree[0]), *_mean(self, tree[1:])),
+    ),
+    "no mean": (Replicas, "mean", lambda self, tree: tree),
+    "a key by place": (
+        step,
+        "example_keys",
+        lambda key, count, indices: keys.example_keys(key, count, jnp.arange(len(indices))),
+    ),
+    "statistics per device": (
+        batch_norm_lib,
+        "of_groups",
+        lambda replicas, count, mean, var: (mean, var),
+    ),
+}
+
+
+@pytest.mark.usefixtures("_float32_afterwards")
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_check_fails_with_adamw_if_devices_change_gradients(
+    mutant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Adam hides a factor of all gradients, so that they are compared before the update."""
+    monkeypatch.setattr(*MUTANTS[mutant])
+    assert check.main(f"{SMALL} --optimizer adamw".split()) == 1
+    row = next(line for line in capsys.readouterr().out.splitlines() if "pmap" in line)
+    assert float(row.split("│")[3]) > 1e-3, row
 
 
 def test_check_never_passes_with_nan() -> None:

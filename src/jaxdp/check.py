@@ -3,9 +3,10 @@ training a few steps on each.
 """
 
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich.console
 import rich.table
@@ -26,10 +27,13 @@ from jaxdp.parsing import printable
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
+    import optax
+
+    from jaxdp.step.state import TrainState
     from jaxdp.training.setup import Setup
 
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."
-COLUMNS = ("params", "batch_stats", "opt_state", "loss")
+COLUMNS = ("gradients", "batch_stats", "opt_state", "params", "loss")
 
 
 @settings_group
@@ -73,16 +77,20 @@ def main(asked: CheckConfig) -> int:
     ]
     float64 = asked.precision == "float32"
     setups = [
-        create_setup(
-            shared.replace(strategy=name, devices=count), dtype="float64" if float64 else None
+        _recording(
+            create_setup(
+                shared.replace(strategy=name, devices=count), dtype="float64" if float64 else None
+            )
         )
         for name, count in runs
     ]
     with _float64(float64):
-        ends = [_train(setup) for setup in setups]
-    differences = [
-        [_largest_difference(end[column], ends[0][column]) for column in COLUMNS] for end in ends
-    ]
+        first = _widened(setups[0].create_state(), float64)
+        reference = _train(setups[0], [first])
+        starts = [first, *[state for state, _ in reference]]
+        differences = [
+            _differences(_train(setup, starts), reference, asked.tolerance) for setup in setups
+        ]
     config = setups[0].config
     where = escape(printable(f"{config.model} on {config.dataset}"))
     title = f"{where}, batch norm {config.batch_norm}: largest differences"
@@ -90,6 +98,9 @@ def main(asked: CheckConfig) -> int:
     for (name, count), row in zip(runs, differences, strict=True):
         table.add_row(name, str(count), *(f"{difference:.1e}" for difference in row))
     rich.console.Console(emoji=False).print(table)
+    steps = len(reference)
+    print(f"compared after each of {steps} steps, which begin at the states of one device", end="")
+    print(_left_out(reference, asked.tolerance))
     worst = max(map(max, differences))
     passed = worst <= asked.tolerance
     print(
@@ -119,14 +130,128 @@ def _float64(wanted: bool) -> Iterator[None]:
         settings.update("jax_enable_x64", before)
 
 
-def _train(setup: "Setup") -> dict[str, Any]:
-    """Returns the state and the losses after all steps, on the host."""
-    state, losses = setup.strategy.init(setup.create_state), []
-    for batch in setup.train_batches(0):
-        state, sums = setup.strategy.train_step(state, batch, setup.constants)
-        losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
-    host = setup.strategy.gather(state)
-    return {name: getattr(host, name) for name in COLUMNS[:3]} | {"loss": losses}
+class Recorded(NamedTuple):
+    """The state of an optimizer, and what its last update was made of.
+
+    Attributes:
+        state: the optimizer's own.
+        gradients: averaged over the devices.
+        noise: how far each update moves with gradients that are rounded differently. Many
+            optimizers divide a gradient by its own size, and a gradient that is zero but for its
+            rounding, as before a batch norm, then decides where a parameter goes.
+    """
+
+    state: Any
+    gradients: Any
+    noise: Any
+
+
+def _recording(setup: "Setup") -> "Setup":
+    """Returns the setup with an optimizer that makes the same updates and keeps `Recorded`."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    # A model of one's own may compute in float32 in between.
+    rounding = float(max(jnp.finfo("float32").eps, jnp.finfo(setup.dtype).eps))
+
+    def create(schedule: "optax.Schedule") -> "optax.GradientTransformation":
+        optimizer = setup.recipe.optimizer(schedule)
+
+        def init(params: Any) -> Recorded:
+            zeros = jax.tree.map(jnp.zeros_like, params)
+            return Recorded(optimizer.init(params), zeros, zeros)
+
+        def update(grads: Any, before: Recorded, params: Any = None) -> tuple[Any, Recorded]:
+            updates, state = optimizer.update(grads, before.state, params)
+            largest = optax.tree.norm(grads, ord=jnp.inf)
+            moved = jax.tree.map(lambda grad: grad + rounding * largest, grads)
+            others, _ = optimizer.update(moved, before.state, params)
+            noise = jax.tree.map(lambda one, other: jnp.abs(one - other), updates, others)
+            return updates, Recorded(state, grads, noise)
+
+        return optax.GradientTransformation(init, update)
+
+    recipe, strategy = dataclasses.replace(setup.recipe, optimizer=create), setup.strategy
+    strategy = type(strategy)(
+        recipe, strategy.devices, strategy.axes, shard_params=strategy.shard_params
+    )
+    return dataclasses.replace(setup, recipe=recipe, strategy=strategy)
+
+
+def _widened(state: Any, wanted: bool) -> Any:
+    """Returns a state in float64, if it is wanted: gradients have the format of the parameters."""
+    import jax
+    import jax.numpy as jnp
+
+    def widen(leaf: Any) -> Any:
+        return jnp.asarray(leaf, float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(widen, state) if wanted else state
+
+
+def _train(setup: "Setup", starts: Sequence["TrainState"]) -> list[tuple["TrainState", float]]:
+    """Takes each step from a state of its own, so that differences do not grow.
+
+    Args:
+        starts: states before the steps; where there are no more, a step begins at the end of the
+            previous one.
+
+    Returns:
+        The state after each step, on the host, and the step's loss.
+    """
+    strategy, ends = setup.strategy, []
+    for number, batch in enumerate(setup.train_batches(0)):
+        start = starts[number] if number < len(starts) else ends[-1][0]
+        state, sums = strategy.train_step(strategy.restore(start), batch, setup.constants)
+        loss = strategy.gather(sums)["loss"] / setup.global_batch_size
+        ends.append((strategy.gather(state), loss))
+    return ends
+
+
+def _differences(ends: Any, reference: Any, tolerance: float) -> list[float]:
+    """Returns the largest difference of each column over all steps."""
+    pairs = [
+        (_compared(end, expected, tolerance), _compared(expected, expected, tolerance))
+        for end, expected in zip(ends, reference, strict=True)
+    ]
+    return [
+        max(_largest_difference(one[column], other[column]) for one, other in pairs)
+        for column in COLUMNS
+    ]
+
+
+def _compared(end: Any, expected: Any, tolerance: float) -> dict[str, Any]:
+    """Returns what is compared of a step, by column; parameters whose update is noise are 0."""
+    import jax
+    import numpy as np
+
+    (state, loss), (alone, _) = end, expected
+    params = jax.tree.map(
+        lambda leaf, noise: np.where(noise > tolerance, 0, leaf),
+        state.params,
+        alone.opt_state.noise,
+    )
+    recorded = state.opt_state
+    values = (recorded.gradients, state.batch_stats, recorded.state, params, loss)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _left_out(reference: Any, tolerance: float) -> str:
+    """Says how many updates are left out of the comparison, and why."""
+    import jax
+    import numpy as np
+
+    noise = np.concatenate(
+        [leaf.ravel() for state, _ in reference for leaf in jax.tree.leaves(state.opt_state.noise)]
+    )
+    count = int(np.sum(noise > tolerance))
+    if not count:
+        return ""
+    return (
+        f"; params leave out {count:,} of {noise.size:,} updates, of which rounding the gradients"
+        " changes more than the tolerance"
+    )
 
 
 def _largest_difference(tree: Any, other: Any) -> float:

@@ -81,7 +81,7 @@ class BatchNorm(nnx.Module):
             new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
             # Not running[...]: that compares shardings, and to say that a traced array has none JAX
             # looks through the whole trace.
-            running.set_value(new.astype(jnp.float32))
+            running.set_value(new.astype(running[...].dtype))
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
         # One multiply and one add per element: everything else is per channel.

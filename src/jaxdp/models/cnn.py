@@ -81,7 +81,7 @@ class CNN(nnx.Module):
             x = nnx.relu(norm(resampling.max_pool(x) if position < 2 else x))
         x = resampling.adaptive_average_pool(x, _POSITIONS)
         x = nnx.relu(self.hidden(self._drop(x.reshape(x.shape[0], -1), 0, keys)))
-        return self.head(self._drop(x, 1, keys)).astype(jnp.float32)
+        return layers.float32_or_wider(self.head(self._drop(x, 1, keys)))
 
     def _drop(self, x: Array, index: int, keys: Key[Array, "batch"] | None) -> Array:
         return self.dropouts[index](x, keys) if self.dropouts else x

@@ -153,6 +153,11 @@ def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx
     )
 
 
+def float32_or_wider(outputs: Array) -> Array:
+    """Returns the outputs of a model as float32, or as float64 if it computes in float64."""
+    return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+
+
 def set_remat(model: nnx.Module, remat: str) -> None:
     """Sets which activations the backward pass recomputes instead of keeping them.
 

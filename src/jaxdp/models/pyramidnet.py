@@ -114,7 +114,7 @@ class PyramidNet(nnx.Module):
         x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
         if self.dropout is not None:
             x = self.dropout(x, keys)
-        return self.head(x).astype(jnp.float32)
+        return layers.float32_or_wider(self.head(x))
 
 
 class Unit(layers.ResidualUnit):

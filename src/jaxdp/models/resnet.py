@@ -112,7 +112,7 @@ class ResNet(nnx.Module):
         x = jnp.mean(x, (1, 2))
         if self.dropout is not None:
             x = self.dropout(x, keys)
-        return self.head(x).astype(jnp.float32)
+        return layers.float32_or_wider(self.head(x))
 
 
 class Unit(layers.ResidualUnit):

@@ -129,7 +129,7 @@ class UNet(nnx.Module):
             if self.padding == "valid":
                 skip = _crop(skip, up.shape[1:3])
             x = layers.run_blocks(self, [block], jnp.concatenate([skip, up], -1))
-        return self.head(x).astype(jnp.float32)
+        return layers.float32_or_wider(self.head(x))
 
     def _upsample(self, x: Array, index: int, size: tuple[int, int]) -> Array:
         height, width = x.shape[1:3]

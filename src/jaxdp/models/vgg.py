@@ -87,7 +87,7 @@ class VGG(nnx.Module):
                 `nnx.Rngs`.
         """
         x = layers.run_blocks(self, self.stages, images.astype(self.dtype))
-        return self.head(x, keys).astype(jnp.float32)
+        return layers.float32_or_wider(self.head(x, keys))
 
 
 class Stage(layers.ConvStack):

@@ -24,12 +24,8 @@ from jaxdp.data.augment.words import names as names
 from jaxdp.data.augment.words import register as register
 
 Batch = Mapping[str, Array]
-_DTYPES = {
-    "images": jnp.float32,
-    "masks": jnp.int32,
-    "border_weights": jnp.float32,
-    "targets": jnp.float32,
-}
+# `float` is float32, and float64 where JAX has 64-bit types, as in `jaxdp.check`.
+_DTYPES = {"images": float, "masks": jnp.int32, "border_weights": float, "targets": float}
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
@@ -115,7 +111,7 @@ class Preprocess:
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, pixels: Batch) -> Example:
-        floats = {name: array.astype(_DTYPES[name]) for name, array in pixels.items()}
+        floats = {name: jnp.asarray(array, _DTYPES[name]) for name, array in pixels.items()}
         return floats | {"images": self.scale(floats["images"])}
 
     def scale(self, images: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -111,8 +111,8 @@ class RandomResizedCrop(Augmentation):
         return self.size, self.size, image_shape[2]
 
     def box(self, height: int, width: int, key: RandomKey) -> tuple[Array, Array]:
-        """Returns the first row and column of the part, and its height and width, as whole numbers
-        in float32.
+        """Returns the first row and column of the part, and its height and width, as whole
+        floats.
         """
         of_area, of_ratio, of_place = jax.random.split(key, 3)
         least, most = _AREA
@@ -120,7 +120,7 @@ class RandomResizedCrop(Augmentation):
         bound = math.log(_RATIO)
         ratio = jnp.exp(jax.random.uniform(of_ratio, (_TRIES,), minval=-bound, maxval=bound))
         sides = jnp.round(jnp.stack([jnp.sqrt(area / ratio), jnp.sqrt(area * ratio)], -1))
-        whole = jnp.array([height, width], jnp.float32)
+        whole = jnp.array([height, width], float)
         fits = jnp.all((sides > 0) & (sides <= whole), -1)
         found = sides[jnp.argmax(fits)]
         middle = jnp.round(jnp.minimum(whole, whole[::-1] * _RATIO))

@@ -70,7 +70,7 @@ class Shift(Warp):
 
     def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
-        rows, columns = jnp.indices((height, width), jnp.float32)
+        rows, columns = jnp.indices((height, width), float)
         return rows - offset[0], columns - offset[1]
 
 
@@ -136,7 +136,7 @@ class Elastic(Warp):
         nothing = jnp.zeros(())
         stripes = sum((down[i, :, None, None] * coarse[i] for i in range(3)), nothing)
         fine = sum((right[i, :, None] * stripes[:, None, i] for i in range(3)), nothing)
-        rows, columns = jnp.indices((height, width), jnp.float32)
+        rows, columns = jnp.indices((height, width), float)
         return rows + fine[..., 0], columns + fine[..., 1]
 
 
@@ -202,7 +202,7 @@ def _map_affine(
     """Multiplies each pixel's (row, column), counted from the centre of the image, by the matrix,
     and adds the offset.
     """
-    rows, columns = jnp.indices((height, width), jnp.float32)
+    rows, columns = jnp.indices((height, width), float)
     down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
     moved_down = matrix[0, 0] * down + matrix[0, 1] * right + offset[0]
     moved_right = matrix[1, 0] * down + matrix[1, 1] * right + offset[1]
