@@ -4,8 +4,10 @@ One that compiles, or only rests, is not.
 """
 
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 from typing import Any, NoReturn
 
 import pytest
@@ -48,6 +50,51 @@ def test_a_process_that_hangs_says_where() -> None:
     report = pathlib.Path("hang-0.txt").read_text()
     assert "in stuck_here" in report
     assert "no step was finished for 2 s" in report
+
+
+PAUSED = """
+import os, signal, sys, time
+from jaxdp.runtime.processes import Group
+from jaxdp.callbacks.watchdog import Watchdog
+watchdog = Watchdog(Group(), 3.0)
+with watchdog.watching():
+    for step in range(2, 10):
+        watchdog.note("training", step)
+        time.sleep(0.3)
+        if step == 4:
+            print("ready", flush=True)
+            for _ in range(40):  # one sleep would be over when the process goes on
+                time.sleep(0.05)
+    print("done", flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.fault(
+    "the process is paused (SIGSTOP, or the machine is suspended) longer than --step-timeout",
+    "goes on; the time does not count",
+    None,
+)
+@pytest.mark.parametrize(("then", "code"), [(0, 0), (60, 1)])
+def test_a_paused_process_goes_on_and_is_watched(then: int, code: int) -> None:
+    """After a pause that is longer than the timeout, a hang still ends in the stated time."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PAUSED, str(then)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(7)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.readline() == "done\n"
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == code, errors
+    assert time.monotonic() - began < 10
+    assert ("after step 9 (training)" in errors) == bool(code)
 
 
 def test_by_default_patience_follows_the_median(monkeypatch: pytest.MonkeyPatch) -> None:

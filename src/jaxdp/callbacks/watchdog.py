@@ -3,6 +3,8 @@
 A thread looks once a second. If nothing was done for too long, it writes the position of each
 thread of this process to `hang-PROCESS.txt` in the run directory. Then it names the processes that
 are behind, and ends this one. It also sees when another process has left.
+
+Time in which this process was paused does not count: then the thread slept longer than a second.
 """
 
 import collections
@@ -95,7 +97,7 @@ class Watchdog:
         )
 
     def _look(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._has_ended():
             # The coordinator is gone: the runtime says so in its own time.
             with contextlib.suppress(Exception):
                 self._look_at_others()
@@ -106,6 +108,17 @@ class Watchdog:
                     f" ({self._activity})",
                     hangs=True,
                 )
+
+    def _has_ended(self) -> bool:
+        """Waits until it is time to look, and leaves out what the wait took longer."""
+        began = time.monotonic()
+        ended = self._ended.wait(_LOOK_SECONDS)
+        now = time.monotonic()
+        paused = max(now - began - _LOOK_SECONDS, 0.0)
+        # No later than now: this process may have gone on, and noted so, before this thread did.
+        self._since = min(self._since + paused, now)
+        self._step_began = min(self._step_began + paused, now)
+        return ended
 
     @property
     def _progress(self) -> dict[str, Any]:
