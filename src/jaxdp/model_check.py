@@ -18,6 +18,7 @@ from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.step.combine import is_float
+from jaxdp.step.keys import create_key
 from jaxdp.step.state import array_name
 
 
@@ -44,7 +45,9 @@ def array_shapes(
 def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
     """Returns the model with shapes instead of arrays; nothing is computed."""
     return nnx.eval_shape(
-        lambda: create_model(config, dataset, objects, rngs=nnx.Rngs(0), dtype=jnp.float32)
+        lambda: create_model(
+            config, dataset, objects, rngs=nnx.Rngs(create_key(0)), dtype=jnp.float32
+        )
     )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 
+import jax
 import pytest
 
 import jaxdp
@@ -140,6 +141,32 @@ def test_a_model_in_16_bits_is_refused_where_its_values_would_be_wrong() -> None
     first, second = printed(HALF_PRECISION).splitlines()
     assert first.startswith("model=Net: JAX has started with XLA flags that make bfloat16 wrong")
     assert second.startswith("precision=bfloat16: JAX has started with XLA flags")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_enable_x64", True),
+        ("jax_threefry_partitionable", False),
+        ("jax_default_matmul_precision", "bfloat16"),
+    ],
+)
+def test_settings_of_jax_that_change_results_are_named(
+    name: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        jaxdp.Trainer("cnn", "digits", model_kwargs={"width": 4, "hidden": 16}, devices=1)
+    finally:
+        jax.config.update(name, before)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "changes what a run" in line]
+    assert len(lines) == 1
+    assert f"JAX has {name}={value}, which changes" in lines[0]
+
+
+def test_by_default_no_setting_of_jax_changes_results() -> None:
+    assert platform.unusual_settings() is None
 
 
 BARRIERS_IN_SMALL_LOOPS = """

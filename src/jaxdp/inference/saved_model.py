@@ -20,6 +20,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Description
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.step.keys import create_key
 from jaxdp.step.state import TrainState, create_train_state
 
 T = TypeVar("T")
@@ -89,7 +90,9 @@ def restore(
 
     def create() -> TrainState:
         copy = (
-            create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
+            create_model(
+                config, description, rngs=nnx.Rngs(create_key(0)), dtype=jnp.dtype(config.precision)
+            )
             if model is None
             else nnx.clone(model)
         )

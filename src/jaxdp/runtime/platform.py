@@ -4,11 +4,11 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-import pathlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
 
+from jaxdp.free_memory import group_limits
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
 
@@ -25,12 +25,17 @@ _WITHOUT_PRODUCTS = f"{_WITHOUT_CONVOLUTIONS},-individual_dot"
 # which is NaN in bfloat16 (PyramidNet, ResNet).
 _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
 # XLA:CPU drops optimization barriers early. In jaxlib 0.10 the effect of rematerialization and of
-# `models.convolution` is lost with them, in 0.12 it is not. The second pass compiles small loops by
-# an older code generator, which aborts the process at a barrier.
+# `models.convolution` is lost with them, in 0.12 it is not. The two passes are left out together.
 _BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
 _CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "0.10.2": (_WITHOUT_PRODUCTS, _BARRIERS),
     "0.12.0.1": (_WITHOUT_CONVOLUTIONS,),
+}
+# Settings of JAX, or of its environment, that change what a run draws or how it rounds.
+_JAX_DEFAULTS = {
+    "jax_enable_x64": False,
+    "jax_threefry_partitionable": True,
+    "jax_default_matmul_precision": None,
 }
 HALF_PRECISION = ("bfloat16", "float16")
 # Instead of those, where a program computes in 16 bits.
@@ -137,6 +142,20 @@ def cpu_defect() -> str | None:
     return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
 
 
+def unusual_settings() -> str | None:
+    """Says in one line which settings of JAX change what a run computes, if any do."""
+    import jax
+
+    found = {name: getattr(jax.config, name) for name in _JAX_DEFAULTS}
+    texts = [f"{name}={found[name]}" for name in found if found[name] != _JAX_DEFAULTS[name]]
+    if not texts:
+        return None
+    return (
+        f"JAX has {' and '.join(texts)}, which changes what a run computes; resume it, and compare"
+        " it, under the same setting, or unset it"
+    )
+
+
 def cpu_flags_note() -> str:
     """Says in one line which XLA flags jaxdp sets for this CPU."""
     system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
@@ -236,7 +255,4 @@ def device_memory_bytes(devices: list) -> int:
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = pathlib.Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.is_file() and limit.read_text().strip().isdecimal():
-        total = min(total, int(limit.read_text()))
-    return total // len(devices)
+    return min([total, *(limit for limit, _ in group_limits())]) // len(devices)

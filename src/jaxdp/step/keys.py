@@ -3,6 +3,15 @@
 import jax
 from jaxtyping import Array, Key
 
+# Named, since JAX_DEFAULT_PRNG_IMPL changes the default: under vmap, bits of `rbg` depend on the
+# number of keys.
+_IMPLEMENTATION = "threefry2x32"
+
+
+def create_key(seed: int) -> Key[Array, ""]:
+    """Returns the random key of a seed."""
+    return jax.random.key(seed, impl=_IMPLEMENTATION)
+
 
 def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
     """Returns one key per example, from the run's key, the step and the example's index.
@@ -14,7 +23,7 @@ def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]
             in a batch.
     """
     return jax.vmap(jax.random.fold_in, (None, 0))(
-        jax.random.fold_in(jax.random.wrap_key_data(key), step), indices
+        jax.random.fold_in(jax.random.wrap_key_data(key, impl=_IMPLEMENTATION), step), indices
     )
 
 

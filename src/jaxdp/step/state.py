@@ -14,6 +14,8 @@ import optax
 from flax import nnx, struct
 from jaxtyping import Array, Bool
 
+from jaxdp.step.keys import create_key
+
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
 _GROWTH_INTERVAL, _FIRST_LOSS_SCALE = 2000, 2.0**15
@@ -104,7 +106,7 @@ class Constants:
         """
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
-        key = np.asarray(jax.random.key_data(jax.random.key(seed)))
+        key = np.asarray(jax.random.key_data(create_key(seed)))
         return cls({}, np.pad(rates, (0, length - len(rates)), mode="edge"), key, moments)
 
 
@@ -181,7 +183,7 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
     """
     if not state.random:
         return nnx.merge(state.graphdef, params, batch_stats, state.others, copy=True)
-    key = jax.random.key(0) if key is None else key
+    key = create_key(0) if key is None else key
     streams = {
         path: jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32)
         for number, (path, is_key) in enumerate(state.random)

@@ -28,6 +28,7 @@ from jaxdp.runtime import collector, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
+from jaxdp.step.keys import create_key
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.training import class_weights, defaults, recipes, transfer
 from jaxdp.training.batches import Advance, Batches, ignore_progress
@@ -118,7 +119,7 @@ class Setup(Batches):
             self.config,
             self.dataset,
             self.objects,
-            rngs=nnx.Rngs(self.config.seed),
+            rngs=nnx.Rngs(create_key(self.config.seed)),
             dtype=self.dtype,
             factory=self.factory,
         )
@@ -246,6 +247,8 @@ def _create_task(
     defaults.check_learning(config, dataset)
     if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
         warn(defect)
+    if (settings := platform.unusual_settings()) is not None:
+        warn(settings)
     weights = class_weights.resolve(config, dataset)
     return create_task(config, dataset, objects, class_weights=weights)
 
