@@ -328,6 +328,20 @@ def test_standard_output_that_is_closed_or_full() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&- <&-", "2> /dev/full"])
+def test_exit_codes_need_no_standard_error(streams: str) -> None:
+    assert shell(f"jaxdp.train --no-such-flag {streams}").returncode == 2
+    assert shell(f"jaxdp.launch --no-such-flag {streams}").returncode == 2
+    bad = f"{sys.executable} -m jaxdp no-such-command {streams}"
+    assert subprocess.run(["bash", "-c", bad], timeout=60).returncode == 2
+
+
+def test_training_needs_no_standard_streams() -> None:
+    done = shell(f"jaxdp.train {SMALL} --run-dir run >&- 2>&- <&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "done"
+
+
 def test_a_platform_that_is_not_there() -> None:
     done = shell(f"jaxdp.train {SMALL}", JAX_PLATFORMS="cuda")
     assert done.returncode == 2

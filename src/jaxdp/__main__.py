@@ -2,8 +2,11 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 
-from jaxdp.registry import nearest
+import jaxdp
+from jaxdp import command_line
+from jaxdp.registry import ConfigError, nearest
 
 COMMANDS = {
     "train": "train a model",
@@ -22,22 +25,23 @@ COMMANDS = {
 
 def main() -> int:
     """Runs the command that the first argument of the process names, and returns its exit code."""
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in COMMANDS:
-        return importlib.import_module(f"jaxdp.{name}").main(sys.argv[2:])
-    if name in ("--version", "-V"):
-        from jaxdp import __version__
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        return importlib.import_module(f"jaxdp.{sys.argv[1]}").main(sys.argv[2:])
+    return command_line.main(_about, None, "jaxdp")
 
-        print(__version__)
-        return 0
-    if name in ("--help", "-h"):
+
+def _about(words: Sequence[str]) -> int:
+    name = words[0] if words else "--help"
+    if name in ("--version", "-V"):
+        print(jaxdp.__version__)
+    elif name in ("--help", "-h"):
         print(
             "usage: jaxdp COMMAND ...\n\n"
             + "\n".join(f"  {command:<13}{text}" for command, text in COMMANDS.items())
         )
-        return 0
-    print(f"jaxdp: error: {name}: unknown command; {nearest(name, COMMANDS)}", file=sys.stderr)
-    return 2
+    else:
+        raise ConfigError("", "", f"{name}: unknown command; {nearest(name, COMMANDS)}")
+    return 0
 
 
 if __name__ == "__main__":

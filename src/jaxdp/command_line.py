@@ -189,7 +189,8 @@ class Ending:
 
 @contextlib.contextmanager
 def ending(prog: str) -> Iterator[Ending]:
-    """Turns exceptions of the block into an exit code and one line on standard error.
+    """Turns exceptions of the block into an exit code and one line on standard error, which may be
+    closed or full.
 
     The code is 2 for a ConfigError, or a path that is too long, circular or cannot be encoded. It
     is 1 when interrupted, or if a file or standard output cannot be read or written. When the
@@ -198,26 +199,28 @@ def ending(prog: str) -> Iterator[Ending]:
     end = Ending()
     streams.complete()
     before, ConfigError.names_flags = ConfigError.names_flags, True
-    try:
-        output: Any = streams.StandardOutput(sys.stdout)
-        with contextlib.redirect_stdout(output):
-            yield end
-            sys.stdout.flush()
-    except Exit as error:
-        end.code = error.code
-        print(error, file=sys.stderr)
-    except KeyboardInterrupt:
-        end.code = 1
-        print(f"{prog}: interrupted", file=sys.stderr)
-    except BrokenPipeError:
-        end.code = 128 + signal.SIGPIPE
-    except (ConfigError, OSError) as error:
-        is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
-        end.code = EXIT_USAGE_ERROR if is_usage else 1
-        print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
-    finally:
-        ConfigError.names_flags = before
-        streams.finish()
+    errors: Any = streams.BestEffortStream(sys.stderr)
+    with contextlib.redirect_stderr(errors):
+        try:
+            output: Any = streams.StandardOutput(sys.stdout)
+            with contextlib.redirect_stdout(output):
+                yield end
+                sys.stdout.flush()
+        except Exit as error:
+            end.code = error.code
+            print(error, file=sys.stderr)
+        except KeyboardInterrupt:
+            end.code = 1
+            print(f"{prog}: interrupted", file=sys.stderr)
+        except BrokenPipeError:
+            end.code = 128 + signal.SIGPIPE
+        except (ConfigError, OSError) as error:
+            is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
+            end.code = EXIT_USAGE_ERROR if is_usage else 1
+            print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
+        finally:
+            ConfigError.names_flags = before
+            streams.finish()
 
 
 def command(
@@ -234,8 +237,7 @@ def command(
     def decorate(function: Callable[[Config], int]) -> Callable[..., int]:
         @functools.wraps(function)
         def main(argv: Sequence[str] | None = None) -> int:
-            best_effort: Any = streams.BestEffortStream(sys.stderr)
-            with contextlib.redirect_stderr(best_effort), ending(prog) as end:
+            with ending(prog) as end:
                 words = sys.argv[1:] if argv is None else argv
                 name = f"python -m {prog}"
                 config = parse(cls, words, prog=name, description=description, **options)
