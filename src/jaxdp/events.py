@@ -22,11 +22,14 @@ class Started:
         step: how many steps are done already.
         resumed: whether a checkpoint was read.
         message: text about the start for the user; may be empty.
+        evaluates: whether the run first evaluates the state after `step`, because a signal stopped
+            it before that evaluation.
     """
 
     step: int
     resumed: bool
     message: str = ""
+    evaluates: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

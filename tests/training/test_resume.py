@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fault_table import RecordFault
@@ -17,6 +18,7 @@ from runs import assert_same_run, evaluated, rows, run_train, summary
 from jaxdp import evaluate
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import stored
+from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.training import setup
 
 # 8 steps an epoch; it stops in the middle of the second.
@@ -80,6 +82,69 @@ def test_a_stopped_run_continues_bitwise(
     assert summary("whole")["parameters"] == summary("parts")["parameters"]
     record_fault(
         "SIGTERM while training", outcome="exit code 75; the next start ends bitwise the same"
+    )
+
+
+def counting(patch: pytest.MonkeyPatch, *, signal_in: int = 0) -> list[int]:
+    """Counts the evaluations that are completed; a signal may come during one of them."""
+    begun, completed = list[int](), list[int]()
+    evaluate = setup.Setup.evaluate
+
+    def counted(self: Any, state: Any, advance: Any = lambda: None, **options: Any) -> Any:
+        begun.append(1)
+
+        def batch_done() -> None:
+            if len(begun) == signal_in:
+                signal.raise_signal(signal.SIGTERM)
+            advance()
+
+        sums = evaluate(self, state, batch_done, **options)
+        completed.append(1)
+        return sums
+
+    patch.setattr(setup.Setup, "evaluate", counted)
+    return completed
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("more", "step", "signal_in"),
+    [
+        ("", 7, 0),
+        ("", 21, 0),
+        pytest.param("", 14, 2, marks=pytest.mark.slow),
+        pytest.param(
+            "--callbacks early_stopping:patience=1,min_delta=9.5", 14, 0, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_stopping_run_evaluates_when_it_continues(
+    more: str, step: int, signal_in: int, monkeypatch: pytest.MonkeyPatch, record_fault: RecordFault
+) -> None:
+    """An evaluation may take longer than the time that a scheduler leaves."""
+    flags = f"{CNN} {FLAGS} --devices 1 --validation 0.2 --batch-norm group:32 {more}"
+    flags = flags.replace("--checkpoint-every 5", "--checkpoint-every 100")
+    assert run_train(f"{flags} --run-dir whole") == 0
+    with monkeypatch.context() as patch:
+        completed = counting(patch, signal_in=signal_in)
+        if not signal_in:
+            stop_at(step, patch)
+        assert run_train(f"{flags} --run-dir parts") == 75
+    evaluations = step // 7 - 1
+    assert len(completed) == evaluations
+    stopped = summary("parts")
+    assert (stopped["status"], stopped["steps"]) == ("stopped", step)
+    assert len(rows("parts", split="validation")) == evaluations
+    with monkeypatch.context() as patch:  # it ends between the row of the late evaluation and save
+        patch.setattr(Checkpoints, "on_save", Mock(side_effect=OSError(28, "No space left")))
+        assert run_train(f"{flags} --run-dir parts") == 1
+    assert len(rows("parts", split="validation")) == evaluations + 1
+    assert run_train(f"{flags} --run-dir parts") == 0
+    assert_same_run("whole", "parts", summary("whole")["steps"])
+    assert not pathlib.Path("parts/replaced").exists()
+    record_fault(
+        "SIGTERM where an evaluation is due",
+        outcome="exit code 75 without evaluating; the next start evaluates first",
     )
 
 

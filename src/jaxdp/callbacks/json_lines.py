@@ -5,6 +5,7 @@ from typing import TextIO
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, Run, Started
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import keep_readable, no_link, rows_text
 
 
@@ -12,7 +13,7 @@ from jaxdp.rundir.write import keep_readable, no_link, rows_text
 class JsonLines:
     """Writes each row at once: a run that is killed has all rows up to its end.
 
-    Rows of steps after the one that a run resumes at, which it computes again, are dropped first,
+    Rows that a run which resumes computes again, above all of later steps, are dropped first,
     and those that cannot be read are moved to `damaged/`.
     """
 
@@ -25,7 +26,12 @@ class JsonLines:
             problem = "writes into the run directory; give run_dir"
             raise ConfigError("callbacks", "json_lines", problem)
         file = run.folder / "metrics.jsonl"
-        keep_readable(file, lambda row: row["step"] <= event.step)
+
+        def is_kept(row: Row) -> bool:
+            computed_again = event.evaluates and row["split"] != "train"
+            return row["step"] < event.step + (not computed_again)
+
+        keep_readable(file, is_kept)
         self._file = open(file, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:

@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -65,7 +66,11 @@ class Checkpoints(SavedCheckpoints):
         self._unread: TrainState | None = None  # the first state, until it is read back
         self._has_saved = False
         self._given_up = False  # Orbax also waits for processes that failed to save
+        self._finish_replacing()
+        _synchronize("replaced")
         self._set_damaged_aside()
+        # The one that the run resumes at is saved again with the metrics of a late evaluation.
+        self._resumed = self.latest()
         _hide_late_reports()
         self._path = contextlib.ExitStack()  # of the folder, as Orbax knows it
         self._orbax = self._open(keep)
@@ -118,13 +123,20 @@ class Checkpoints(SavedCheckpoints):
             # Orbax would make another one, with nothing else of the run next to it.
             if not self._directory.is_dir():
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
+            replaces = step == self._resumed
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
+                if replaces:
+                    self._replaced.mkdir(exist_ok=True)
+                    os.replace(self._directory / str(step), self._replaced / str(step))
+            if replaces:
+                _synchronize("replaced")
             orbax_errors.background = None
             self._response = self._orbax.save_async(
                 step,
                 flatten(state),
                 force=True,
+                overwrite=replaces,
                 metrics=dict(metrics) if metrics else None,
                 custom_metadata={**position, SETTINGS: dict(self._settings)},
             )
@@ -162,6 +174,20 @@ class Checkpoints(SavedCheckpoints):
                     f"the checkpoint of step {step} is complete, but has no checksums:"
                     f" {integrity.reason_text(error)}"
                 )
+            self._finish_replacing()
+
+    @property
+    def _replaced(self) -> pathlib.Path:
+        """Where a checkpoint is until it is saved again under the same step."""
+        return self._directory.with_name("replaced")
+
+    def _finish_replacing(self) -> None:
+        """Puts a checkpoint back that was to be replaced, unless the new one is complete."""
+        if jax.process_index() == 0 and self._replaced.is_dir():
+            for folder in self._replaced.iterdir():
+                if not (self._directory / folder.name).exists():
+                    os.replace(folder, self._directory / folder.name)
+            shutil.rmtree(self._replaced, ignore_errors=True)
 
     def _read_back(self, step: int) -> None:
         """Reads what Orbax knows of the first checkpoint, so that no run goes on whose checkpoints

@@ -7,7 +7,7 @@ from typing import Any
 from jaxdp.step import metrics
 
 # Fields that a checkpoint keeps.
-_SAVED = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best")
+_SAVED = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best", "evaluation_due")
 
 
 @dataclasses.dataclass
@@ -23,6 +23,10 @@ class Counters:
             whole run and just now.
         best: the largest rank of an evaluation on validation data, None before there is one; part
             of a checkpoint.
+        evaluation_due: True if a signal stopped the run before the evaluation of its last step,
+            else None; part of a checkpoint.
+        evaluation_due: True after the step at which the run was stopped before its evaluation,
+            else None; part of a checkpoint.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -33,6 +37,8 @@ class Counters:
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None
+    evaluation_due: bool | None = None
+    evaluation_due: bool | None = None
 
     def position(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps, so that a run resumes as if it had never stopped."""

@@ -3,6 +3,8 @@ saved.
 
 The order at a step that is evaluated and saved is fixed: check that everything is finite, write the
 row, save. A state that diverged is never saved, and no row is about one.
+
+A run that a signal stops only saves: where an evaluation is due, the run evaluates once it resumes.
 """
 
 import contextlib
@@ -83,6 +85,12 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
     reader = run.reader = Reader(setup, run.counters, run.complete_row)
     batches, constants = setup.train_batches(start), setup.constants
     step, sums = start, None
+    if run.counters.evaluation_due and setup.evaluation_split is not None:
+        run.state, run.counters.evaluation_due = state, None
+        with reader.paused():
+            sums = _evaluate_and_save(run, state, step, evaluates=True, saves=True)
+        if run.counters.evaluation_due or run.ended_early():
+            return _left(run, state, step, sums)
     compiled_sizes: set[int] = set()
     for steps in intervals.executions(start):
         compiled = len(steps) in compiled_sizes
@@ -109,14 +117,44 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         evaluates = last or step % intervals.eval_every == 0
         evaluates &= setup.evaluation_split is not None
         saves = last or stopped or step % intervals.checkpoint_every == 0
+        postpones = evaluates and stopped and not run.ended_early()
+        run.counters.evaluation_due = postpones or None
         if evaluates or saves:
             with reader.paused():
                 run.state = state = setup.strategy.fetch_state(state)
-                sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
-        early = run.ended_early()
-        if (stopped or early) and not last:
-            return RunOutcome("done" if early else "stopped", step, state, sums, early)
+                sums = _evaluate_and_save(
+                    run, state, step, evaluates=evaluates and not postpones, saves=saves
+                )
+        is_cut = (stopped or bool(run.ended_early())) and not last
+        if is_cut or run.counters.evaluation_due:
+            return _left(run, state, step, sums)
     return RunOutcome("done", step, state, sums)
+
+
+def _left(run: "Run", state: TrainState, step: int, sums: metrics.Sums | None) -> RunOutcome:
+    """Returns the outcome of a run that ends before its last step or evaluation."""
+    early = "" if run.counters.evaluation_due else run.ended_early()
+    return RunOutcome("done" if early else "stopped", step, state, sums, early)
+
+
+class _Interrupted(Exception):
+    """A signal came during an evaluation."""
+
+
+def _evaluate(run: "Run", state: TrainState, step: int) -> metrics.Sums | None:
+    """Returns the metric sums of an evaluation; None if a signal came first."""
+
+    def advance() -> None:
+        run.emit("on_activity", Activity, "evaluating", step)
+        if run.must_leave():
+            raise _Interrupted
+
+    # The first time it compiles.
+    run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
+    run.has_evaluated = True
+    with contextlib.suppress(_Interrupted):
+        return run.setup.evaluate(state, advance)
+    return None
 
 
 def _evaluate_and_save(
@@ -125,12 +163,11 @@ def _evaluate_and_save(
     setup, split = run.setup, run.setup.evaluation_split or ""
     sums = values = saved = None
     if evaluates:
-        # The first time it compiles.
-        run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
-        run.has_evaluated = True
-        sums = setup.evaluate(state, lambda: run.emit("on_activity", Activity, "evaluating", step))
+        sums = _evaluate(run, state, step)
+        run.counters.evaluation_due = sums is None or None
+    if sums is not None:
         values = metrics.compute(setup.recipe.task, sums)
-    if saves:
+    if saves or run.counters.evaluation_due:
         saved = _copy(run, state, step)
     finite = saved is None or setup.strategy.all_finite(state, saved)
     check_finite(step, finite, values, split, setup.config.precision)

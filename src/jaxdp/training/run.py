@@ -122,6 +122,10 @@ class Run:
             self._agreed_reason = self.group.get("early") or ""
         return stops
 
+    def must_leave(self) -> bool:
+        """Whether a signal came, and this process may leave without asking others."""
+        return self.group.count == 1 and self._signals.requested() and not self._stop_reason
+
     def ended_early(self) -> str:
         """Returns why a callback ends the run at this step, or nothing."""
         is_known = self.group.count == 1 or self._stop_is_everywhere
@@ -240,7 +244,8 @@ class Run:
         self._signals.check()
         self._signals.training = True
         self._callbacks.load_state_dict(position.get("callbacks", {}))
-        self.emit("on_start", Started, start, start > 0, message)
+        evaluates = bool(self.counters.evaluation_due)
+        self.emit("on_start", Started, start, start > 0, message, evaluates)
         return setup.strategy.restore(state), start
 
     def _restore(self, step: int) -> tuple[TrainState, dict[str, Any]]:
@@ -271,7 +276,12 @@ class Run:
             saved, position = self._restore(result_step)
             state = setup.strategy.restore(saved)
             sums = setup.evaluate(state)
-        elif state is not None and sums is None and outcome.step == setup.intervals.total_steps:
+        elif (
+            outcome.status == "done"
+            and state is not None
+            and sums is None
+            and outcome.step == setup.intervals.total_steps
+        ):
             # It was killed after its last checkpoint.
             sums = setup.evaluate(state) if setup.evaluation_split is not None else None
         if state is not None and sums is not None:
