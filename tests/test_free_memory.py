@@ -20,7 +20,9 @@ MOUNTS_V2 = "31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw
 HYBRID = MOUNTS_V1 + "26 25 0:24 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw\n"
 
 
-def system(root: pathlib.Path, groups: str, mounts: str, limits: dict[str, tuple[str, int]]) -> None:
+def system(
+    root: pathlib.Path, groups: str, mounts: str, limits: dict[str, tuple[str, int]]
+) -> None:
     """Writes the files of a Linux system; limits are the group's folder, limit and use."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups)

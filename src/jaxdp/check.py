@@ -162,13 +162,13 @@ def _recording(setup: "Setup") -> "Setup":
             zeros = jax.tree.map(jnp.zeros_like, params)
             return Recorded(optimizer.init(params), zeros, zeros)
 
-        def update(grads: Any, before: Recorded, params: Any = None) -> tuple[Any, Recorded]:
-            updates, state = optimizer.update(grads, before.state, params)
-            largest = optax.tree.norm(grads, ord=jnp.inf)
-            moved = jax.tree.map(lambda grad: grad + rounding * largest, grads)
-            others, _ = optimizer.update(moved, before.state, params)
-            noise = jax.tree.map(lambda one, other: jnp.abs(one - other), updates, others)
-            return updates, Recorded(state, grads, noise)
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Recorded]:
+            step, after = optimizer.update(updates, state.state, params)
+            largest = optax.tree.norm(updates, ord=jnp.inf)
+            moved = jax.tree.map(lambda grad: grad + rounding * largest, updates)
+            other, _ = optimizer.update(moved, state.state, params)
+            noise = jax.tree.map(lambda one, two: jnp.abs(one - two), step, other)
+            return step, Recorded(after, updates, noise)
 
         return optax.GradientTransformation(init, update)
 
