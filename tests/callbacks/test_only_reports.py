@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "log_every": 1,
     "progress": False,
 }
+SOURCE = str(pathlib.Path(jaxdp.__file__).parents[1])  # the test runs in another folder
 DRAWING = """
 import pathlib
 from jaxdp.reporting import confusion, pictures, plots, report_figures
@@ -43,7 +44,7 @@ def test_figures_need_no_backend_of_the_environment(backend: str) -> None:
     hide = "import sys; sys.modules['matplotlib_inline'] = sys.modules['ipykernel'] = None\n"
     done = subprocess.run(
         [sys.executable, "-c", hide + code],
-        env=environment() | {"MPLBACKEND": backend},
+        env=environment() | {"MPLBACKEND": backend, "PYTHONPATH": SOURCE},
         capture_output=True,
         text=True,
         check=False,
