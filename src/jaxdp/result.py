@@ -154,7 +154,8 @@ class Result:
         Args:
             images: an array (N, H, W, C), or (N, H, W) with one channel, of the dtype of the
                 dataset, mostly uint8. Or one image: an array (H, W, C) or (H, W), Pillow's image, a
-                file. Or a folder, or a list of images that may differ in size.
+                file. Or a folder, or a list of images that may differ in size. Tensors of PyTorch
+                have the channels first.
             probabilities: for segmentation, return probabilities of each pixel (H, W, classes)
                 instead of class numbers.
 

@@ -202,8 +202,8 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"targets": MASKS[:, :3]},
     ),
     (
-        r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]",
-        {"targets": MASKS[..., None].astype(int)},
+        'targets holds the values 0, 255 only; give task="segmentation" if they are masks, or',
+        {"targets": (MASKS[..., None] > 0) * np.uint8(255)},
     ),
     (
         "targets has values from 0 to 400; class numbers must be 0 to 255",

@@ -4,9 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, BadExample, native
-from jaxdp.data.masks import to_class_numbers
+from jaxdp.data.dataset import (
+    DTYPES,
+    IGNORE_LABEL,
+    TARGET_FIELDS,
+    ArraySource,
+    BadExample,
+    native,
+)
+from jaxdp.data.layout import as_array, channels_last, is_tensor
+from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
+from jaxdp.parsing import some
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 _FIELDS = {3: "masks", 4: "targets"}  # by the targets' dimensions; others are labels
@@ -32,14 +41,11 @@ def array_source(
     Raises:
         ConfigError: if they are of another kind or shape or do not fit each other.
     """
-    images, targets = (_as_array(*each, request) for each in zip(pair, names, strict=True))
+    images, targets = _channels_last(pair, names, request)
     if not field:
         if not len(images):
             raise request.error(f"{names[0]} is empty")
-        if targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
-            remedy = f"masks of class numbers are (N, H, W): use {names[1]}[..., 0]"
-            raise request.error(f"{names[1]} has the shape {targets.shape}; {remedy}")
-        field = _FIELDS.get(targets.ndim, "labels")
+        field = _field_of(targets, names[1], request, like)
     _check(images, names[0], request, DTYPES if like is None else (like.images.dtype.name,))
     images = images if images.ndim == 4 else images[..., None]
     if len(images) != len(targets):
@@ -62,9 +68,54 @@ def array_source(
     return ArraySource(images, targets, field, where)
 
 
+def _channels_last(
+    pair: tuple[Any, Any], names: tuple[str, str], request: Request
+) -> tuple[np.ndarray, np.ndarray]:
+    images, targets = (_as_array(*each, request) for each in zip(pair, names, strict=True))
+    if images.ndim == 4:
+        try:
+            images = channels_last(images, names[0], first=is_tensor(pair[0]))
+        except ValueError as error:
+            raise request.error(f"{names[0]} {error}") from error
+    # Channels first is certain of a tensor, and of one channel of the images' size.
+    if targets.ndim == 4 and (is_tensor(pair[1]) or targets.shape[1:] == (1, *images.shape[1:3])):
+        targets = np.moveaxis(targets, 1, -1)
+    return images, targets
+
+
+def _field_of(targets: np.ndarray, name: str, request: Request, like: ArraySource | None) -> str:
+    """Returns what targets are: their dimensions say it, and with one channel what else is known.
+
+    Raises:
+        ConfigError: for values that may be classes or pixels.
+    """
+    config = request.config
+    if request.tasks:
+        return TARGET_FIELDS[request.tasks[0]]
+    if targets.shape[3:] != (1,):
+        return _FIELDS.get(targets.ndim, "labels")
+    if request.known is not None:
+        return TARGET_FIELDS[request.known.answer]
+    if like is not None:
+        return like.field
+    declared = config.mask_values or config.num_classes or config.class_names or config.instances
+    if declared or (targets.dtype.kind in "iub" and targets.dtype != np.uint8):
+        return "masks"
+    if targets.dtype != np.uint8:
+        return "targets"
+    held = np.flatnonzero(np.bincount(targets.ravel(), minlength=256))
+    if len(held) > MOST_LISTED:
+        return "targets"
+    classes = held[held != IGNORE_LABEL]
+    if len(classes) > 1 and classes[-1] < MOST_UNDECLARED:
+        return "masks"
+    ways = 'task="segmentation" if they are masks, or task="regression" if they are images to learn'
+    raise request.error(f"{name} holds the values {some(held.tolist(), 6)} only; give {ways}")
+
+
 def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     try:
-        array = np.asarray(values)
+        array = as_array(values)
     except Exception as error:  # whatever the object's own conversion raises
         problem = f"cannot be made an array: {' '.join(str(error).split())}"
         raise request.error(f"{name} {problem}") from error
@@ -86,9 +137,6 @@ def _check(
     problem = ""
     if images.ndim not in (3, 4) or 0 in shape[1:]:
         problem = f"has the shape {shape}, not (N, H, W, C) or (N, H, W)"
-    elif images.ndim == 4 and shape[1] in (1, 3) and shape[2] == shape[3] > 4:
-        remedy = f"channels come last: use {name}.transpose(0, 2, 3, 1)"
-        problem = f"has the shape {shape}; {remedy}"
     elif dtype.name not in dtypes and "uint8" not in dtypes:
         problem = f"is {dtype}; pixels of the training set are {dtypes[0]}"
     elif dtype.name not in dtypes:

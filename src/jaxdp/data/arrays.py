@@ -10,12 +10,13 @@ import numpy as np
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.array_source import TASKS, array_source
-from jaxdp.data.dataset import ArraySource, Dataset, Description
+from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
+from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 
 
@@ -25,6 +26,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     *,
     validation: float | Sequence[Any] | None = None,
     test: Sequence[Any] | None = None,
+    task: str | None = None,
     class_names: Sequence[str] = (),
     num_classes: int | None = None,
     mask_values: str | None = None,
@@ -40,10 +42,12 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Args:
         images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey ones.
         targets: decide the task: integers (N,) are labels, integers (N, H, W) masks, with 255 for
-            pixels to ignore; uint8 (N, H, W, C) are images to be learned.
+            pixels to ignore; uint8 (N, H, W, C) are images to be learned. With one channel, few
+            low values are masks.
         validation: a share between 0 and 1 of each class, which is drawn from the examples and no
             longer trained on; or a pair of images and targets.
         test: a pair of images and targets.
+        task: `classification`, `segmentation` or `regression`, where the targets do not say it.
         class_names: one per class.
         num_classes: of labels or masks, if more than occur.
         mask_values: values of masks that are class 0, 1, ..., e.g. `"0,128,255"`, or `"binary"`: 0
@@ -57,6 +61,8 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Raises:
         ConfigError: for arrays of another kind or shape, or that do not fit each other.
     """
+    if task not in (None, *TARGET_FIELDS):
+        raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
     settings = {
         "dataset": name,
         "num_classes": num_classes,
@@ -67,7 +73,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         "seed": seed,
         "validation": str(float(validation)) if isinstance(validation, numbers.Real) else None,
     }
-    request = Request(read_settings(settings), flag="")
+    request = Request(read_settings(settings), tasks=(task,) if task else (), flag="")
     return _opened(_array_splits((images, targets), validation, test, request), request)
 
 

@@ -1,6 +1,5 @@
 """Datasets of other libraries: any object with a length and an index."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from PIL import Image
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
 from jaxdp.data.image_file import read_image, read_mask
+from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
@@ -39,8 +39,9 @@ def from_dataset(
     Grain source, a list.
 
     Each item is a dict of `image` and `label`, `mask` or `target`, or a pair of image and target.
-    Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors are (C, H, W). Threads
-    read them. Labels, mean and standard deviation are read from the training items.
+    Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors, and those of classes
+    derived from them, are (C, H, W). Masks and labels may have one channel or element more. Threads
+    read the items. Labels, mean and standard deviation are read from the training items.
 
     Args:
         train: what to train on.
@@ -139,22 +140,37 @@ class Items(BaseSource):
 
     def _target(self, target: Any, where: str) -> Any:
         if self._field == "labels":
-            return operator.index(target)  # a float is no class number
+            return _label(target, where)
         if self._field == "targets":
             return _pixels(target, where)
         is_picture = isinstance(target, Image.Image)
-        mask = read_mask(target, where) if is_picture else np.asarray(target)
-        fits = mask.dtype.kind in "biu" and 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256
-        return mask.astype(np.uint8) if fits else mask
+        mask = read_mask(target, where) if is_picture else as_array(target)
+        if mask.ndim == 3 and 1 in (mask.shape[0], mask.shape[2]):  # the channel of masks
+            mask = mask[..., 0] if mask.shape[2] == 1 else mask[0]
+        fits = 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256
+        whole = mask.dtype.kind in "biu" or (fits and not (mask % 1).any())
+        return mask.astype(np.uint8) if fits and whole else mask
 
 
 def _pixels(image: Any, where: str) -> np.ndarray:
     """Returns an image as an array (H, W, C); tensors of PyTorch have the channels first."""
     if isinstance(image, Image.Image):
         return read_image(image, where)[0]
-    array = np.asarray(image)
+    array = as_array(image)
     if array.ndim not in (2, 3):
         raise ValueError(f"its image is a {type(image).__name__} of the shape {array.shape}")
-    if type(image).__module__.startswith("torch") and array.ndim == 3:
-        array = np.moveaxis(array, 0, -1)
+    if array.ndim == 3:
+        try:
+            array = channels_last(array, "image", first=is_tensor(image))
+        except ValueError as error:
+            raise BadExample(where, f"its image {error}") from error
     return convert(np.atleast_3d(array), None, where)
+
+
+def _label(target: Any, where: str) -> int:
+    """Returns a class number, which may be the only element of an array."""
+    label = as_array(target)
+    if label.size != 1 or label.dtype.kind not in "biu":  # a float is no class number
+        kind = f"{label.dtype} of the shape {label.shape}" if label.ndim else repr(target)
+        raise BadExample(where, f"its label is {kind}, not a class number: an integer from 0 on")
+    return int(label.item())

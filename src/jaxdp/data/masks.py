@@ -17,8 +17,8 @@ from jaxdp.rundir.read import warn
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
 # More classes than these are declared by the user: they may be numbers of objects.
-_MOST_UNDECLARED = 9
-_MOST_LISTED = 32  # values or colours in an error
+MOST_UNDECLARED = 9
+MOST_LISTED = 32  # values or colours in an error
 _MOST_COLOURS = 1000  # that are remembered
 BLACK_AND_WHITE = (0, IGNORE_LABEL)
 
@@ -171,10 +171,10 @@ def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
     count = max(classes, default=-1) + 1
     if count < 2:
         raise _ask(dataset, "one class only; give --num-classes", "num_classes")
-    if count <= 2 * len(classes) and (count <= _MOST_UNDECLARED or count == declared):
+    if count <= 2 * len(classes) and (count <= MOST_UNDECLARED or count == declared):
         return count
     ways = ["--mask-values binary if 0 is background and everything else class 1"]
-    if len(numbers) <= _MOST_LISTED:
+    if len(numbers) <= MOST_LISTED:
         ways.insert(0, f"--mask-values {','.join(map(str, numbers))} if each is a class")
     ways.append("--instances if they are numbers of objects")
     if not wide:
@@ -194,7 +194,7 @@ def _two_ways(ones: object, whites: object) -> str:
 
 def _colours_remedy(colours: list[int]) -> str:
     listed = [f"{colour:06x}" for colour in colours]
-    if len(colours) > _MOST_LISTED:
+    if len(colours) > MOST_LISTED:
         many = f"{min(len(colours), _MOST_COLOURS)} colours or more ({', '.join(listed[:4])}, ...)"
         return f"{many}; save them with one colour a class, as PNG, without antialiasing"
     several = f"{len(colours)} colours; name the colours of class 0, 1, ..."

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxdp.data.layout import as_array, is_tensor
 from jaxdp.inference import files, instances
 from jaxdp.inference.files import SurveyedImage
 from jaxdp.inference.predictor import Predictor
@@ -41,8 +42,8 @@ def _is_one(images: Any, channels: int) -> bool:
         return not pathlib.Path(images).is_dir()
     if isinstance(images, Sequence):
         return False
-    shape = np.shape(images)
-    is_one = len(shape) < 3 or (len(shape) == 3 and shape[-1] == channels)
+    shape, axis = np.shape(images), 0 if is_tensor(images) else -1
+    is_one = len(shape) < 3 or (len(shape) == 3 and shape[axis] == channels)
     return is_one or isinstance(images, Image.Image)
 
 
@@ -51,7 +52,7 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
 
     Args:
         images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
-            width).
+            width), tensors of PyTorch (channels, height, width).
 
     Raises:
         ConfigError: for a path that does not exist, or an image that cannot be used.
@@ -63,5 +64,7 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
         elif isinstance(image, Image.Image):
             yield predictor.read(image)[0]
         else:
-            array = np.asarray(image)
+            array, channels = as_array(image), predictor.description.image_shape[-1]
+            if array.ndim == 3 and is_tensor(image) and len(array) == channels:
+                array = np.moveaxis(array, 0, -1)
             yield array[..., None] if array.ndim == 2 else array
