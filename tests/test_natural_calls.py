@@ -236,7 +236,10 @@ class Broken(Torchlike):
             r"train\[32\]: ValueError: its image is a None",
         ),
         (lambda: from_dataset([{"x": 1}]), r"train\[0\]: KeyError: 'has x, but no images or image"),
-        (lambda: from_dataset([*ITEMS[:8], (IMAGES[0], 0.5)]), r"train\[8\]: TypeError: 'float'"),
+        (
+            lambda: from_dataset([*ITEMS[:8], (IMAGES[0], 0.5)]),
+            r"train\[8\]: its label is 0.5, not a class number",
+        ),
         (lambda: from_dataset(ITEMS, task="detection"), "task=detection: must be one of"),
     ],
 )
