@@ -50,7 +50,7 @@ def unique_values(stored: np.ndarray, where: object) -> Found:
         _check_numbers(stored, where, _HIGHEST)
     flat = stored.ravel()  # few pixels of a mask differ from the one before
     values = np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]]))
-    return Found(values, colours, where)
+    return Found(values.astype(np.int64), colours, where)
 
 
 def find_classes(
@@ -300,7 +300,7 @@ def check_whole(
         names: what the values are.
         above: what to do instead about values above `most`.
     """
-    highest, lowest = stored.max(initial=0), stored.min(initial=0)
+    highest, lowest = float(stored.max(initial=0)), float(stored.min(initial=0))
     if not 0 <= lowest <= highest <= most:  # nor is NaN
         problem = f"has values from {lowest:g} to {highest:g}; {names} are 0 to {most}"
         raise BadExample(where, problem + above * bool(highest > most))

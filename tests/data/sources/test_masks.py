@@ -172,6 +172,17 @@ WIDE = [objects(count, np.uint16) for count in (190, 180, 20)]
 WIDE[1][WIDE[1] == 4] = 0
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_whole_numbers_of_any_type_count_classes(dtype: Any) -> None:
+    root = split(NUMBERS.astype(dtype), suffix="tif")
+    dataset = opened(root)
+    assert (repr(dataset.num_classes), repr(dataset.mask_values)) == ("4", "(0, 1, 2, 3)")
+    assert_array_equal(masks_of(dataset)[0], NUMBERS)
+    split((NUMBERS * 50).astype(dtype), suffix="tif", root=root)
+    with refused("--mask-values 0,50,100,150 if each is a class"):
+        opened(root)
+
+
 @pytest.mark.parametrize(
     ("masks", "either"),
     [
