@@ -187,6 +187,8 @@ def test_a_run_keeps_the_optimizer_that_was_its_default(no_pictures: None) -> No
     assert (went_on.optimizer, went_on.learning_rate) == ("nesterov", None)
     assert summary("run")["steps"] == 3
     jaxdp.Trainer("cnn", uneven(), run_dir="small", steps=1, **shared).fit()
+    same = jaxdp.Trainer("cnn", uneven(), run_dir="small", steps=2, **shared)
+    assert (same.config.optimizer, same.config.learning_rate) == ("adamw", 3e-4)
     slower = jaxdp.Trainer("cnn", uneven(), run_dir="small", learning_rate=1e-4, steps=2, **shared)
     assert slower.config.optimizer == "adamw"  # though a rate makes another default
     jaxdp.Trainer("cnn", uneven(), optimizer=optax.sgd(0.1), run_dir="own", steps=1, **shared).fit()

@@ -27,8 +27,8 @@ DEFAULT_GROUP = 32
 
 
 def with_saved_defaults(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with the batch norm, the batch size and the optimizer of the run that
-    they resume, if none are given: defaults change.
+    """Returns the settings with the batch norm, the batch size, the optimizer and its rate of the
+    run that they resume, if none are given: defaults change.
     """
     if config.run_dir is None or config.resume == "never":
         return config
@@ -41,7 +41,8 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
     if size is None and config.per_device_batch_size is None:
         config = config.replace(global_batch_size=saved.global_batch_size)
     if config.optimizer is None and saved.optimizer != OBJECT:
-        config = config.replace(optimizer=saved.optimizer)
+        rate = saved.learning_rate if config.learning_rate is None else config.learning_rate
+        config = config.replace(optimizer=saved.optimizer, learning_rate=rate)
     return config
 
 
