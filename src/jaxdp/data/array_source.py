@@ -16,6 +16,7 @@ from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
 from jaxdp.parsing import some
+from jaxdp.rundir.read import warn
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 _FIELDS = {3: "masks", 4: "targets"}  # by the targets' dimensions; others are labels
@@ -194,3 +195,10 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
         held = f"{name} has values from {lowest} to {highest}"
         raise request.error(f"{held}; class numbers must be {limit}")
     return values.astype(np.uint8 if has_classes else np.int32, copy=False)
+
+
+def warn_without_0(labels: Any, request: Request) -> None:
+    """Warns if training labels seem to be counted from 1."""
+    if np.min(labels, initial=1) > 0:
+        remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
+        warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")

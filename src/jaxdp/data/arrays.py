@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
-from jaxdp.data.array_source import TASKS, array_source
+from jaxdp.data.array_source import TASKS, array_source, warn_without_0
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
@@ -17,7 +17,6 @@ from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import warn
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -146,9 +145,8 @@ def array_dataset(
         classes = train.targets.shape[3]
     elif train.field == "labels":
         classes = 1 + max(int(source.targets.max(initial=-1)) for source in splits.values())
-        if train.targets.min(initial=1) and request.known is None:
-            remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
-            warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
+        if request.known is None:
+            warn_without_0(train.targets, request)
     all_splits: dict[str, Any] = {"train": None} | dict(splits)
     return Dataset(
         **all_splits,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxdp.data.array_source import warn_without_0
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
 from jaxdp.data.image_file import read_image, read_mask
@@ -80,7 +81,9 @@ def from_dataset(
     first = splits["train"][0]
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task == "classification":
-        classes = 1 + max(max(source.labels(), default=0) for source in splits.values())
+        labels = [source.labels() for source in splits.values()]
+        classes = 1 + max(max(each, default=0) for each in labels)
+        warn_without_0(labels[0], request)
     dataset = Dataset(
         **splits,
         task=task,
