@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from example_files import bad_example, noise, read, refused
 from numpy.testing import assert_array_equal
+from PIL import Image
 
 import jaxdp
 from jaxdp import data
@@ -193,3 +194,34 @@ def test_predict_takes_tensors_as_training_does() -> None:
     assert_array_equal(result.predict(tensor(first[0])), expected[0])
     with refused(r"an image is uint8 \(3, 12, 16\); give uint8 \(height, width, 3\)"):
         result.predict(first)
+
+
+def test_remedies_of_items_are_arguments() -> None:
+    masks, images = noise(0, 20, 8, 8, high=3) * np.uint8(50), noise(1, 20, 8, 8)
+
+    def made(masks: Any, **settings: Any) -> data.Dataset:
+        items = list(zip(images, masks, strict=True))
+        return data.from_dataset(items, task="segmentation", **settings)
+
+    for settings, classes, most in (
+        ({"mask_values": "0,50,100"}, 3, 2),
+        ({"mask_values": "binary"}, 2, 1),
+        ({"num_classes": 101}, 101, 100),
+        ({"instances": True}, 3, 2),
+    ):
+        with refused("|".join(settings)):
+            made(masks)
+        dataset = made(masks, **settings)
+        assert dataset.num_classes == classes
+        assert read(dataset.train)["masks"].max() == most
+    colours = [Image.fromarray(np.stack([mask, mask, mask], -1)) for mask in masks]
+    dataset = made(colours, mask_values="000000,323232,646464")
+    assert_array_equal(read(dataset.train)["masks"], masks // 50)
+    wrong = [*masks[:-1] // 50, masks[-1] - 0.5]
+    with bad_example("on_bad_example skip"):
+        made(wrong)
+    assert made(wrong, on_bad_example="skip").num_classes == 3
+    unequal = [(image[: 6 + number % 2], number % 2) for number, image in enumerate(images)]
+    with refused("image_size=6"):
+        data.from_dataset(unequal)
+    assert data.from_dataset(unequal, image_size=6).image_shape == (6, 6, 1)

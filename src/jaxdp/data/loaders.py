@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxdp.config import DataConfig
 from jaxdp.data.array_source import warn_without_0
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
 from jaxdp.data.image_file import read_image, read_mask
 from jaxdp.data.layout import as_array, channels_last, is_tensor
+from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
@@ -25,7 +27,7 @@ _TARGET_KEYS = {
 }
 
 
-def from_dataset(
+def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the items
     train: Any,
     *,
     validation: Any = None,
@@ -35,6 +37,11 @@ def from_dataset(
     augment: Sequence[str] = (),
     name: str = "dataset",
     seed: int = 0,
+    image_size: str | int | None = None,
+    num_classes: int | None = None,
+    mask_values: str | None = None,
+    instances: bool = False,
+    on_bad_example: str = "error",
 ) -> Dataset:
     """Makes a dataset of objects with a length and an index: a PyTorch or Hugging Face dataset, a
     Grain source, a list.
@@ -54,6 +61,8 @@ def from_dataset(
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples.
+        image_size, num_classes, mask_values, instances, on_bad_example: as the flags of these
+            names.
 
     Raises:
         ConfigError: for an object without a length or an index, and for an item that cannot be
@@ -64,6 +73,11 @@ def from_dataset(
     share = validation if isinstance(validation, float | int) else None
     settings = {
         "dataset": name,
+        "image_size": image_size,
+        "num_classes": num_classes,
+        "mask_values": mask_values,
+        "instances": instances,
+        "on_bad_example": on_bad_example,
         "augment": augment,
         "seed": seed,
         "validation": None if share is None else str(float(share)),
@@ -72,7 +86,7 @@ def from_dataset(
     request = Request(read_settings(settings), flag="")
     given = {"train": train, "validation": None if share is not None else validation, "test": test}
     splits: dict[str, Any] = {
-        split: Items(items, TARGET_FIELDS[task], f"{name} {split}")
+        split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
         for split, items in given.items()
         if items is not None
     }
@@ -92,6 +106,7 @@ def from_dataset(
         dtype=first["images"].dtype.name,
         name=name,
         augment=request.config.augment or (),
+        instances=request.config.instances and task == "segmentation",
     )
     return complete(dataset, choose_splits(dataset, request), request)
 
@@ -103,15 +118,17 @@ class Items(BaseSource):
         items: has a length and an index.
         field: `labels`, `masks` or `targets`.
         where: what errors call it.
+        config: says which values of masks are classes.
     """
 
-    def __init__(self, items: Any, field: str, where: str) -> None:
+    def __init__(self, items: Any, field: str, where: str, config: DataConfig) -> None:
         if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
             remedy = "has no length or no index; make a list of its items, or from_arrays of them"
             raise ConfigError("", type(items).__name__, f"{where}: {type(items).__name__} {remedy}")
         self._items = items
         self._field = field
         self._where = where
+        self._config = config
 
     def __len__(self) -> int:
         return len(self._items)
@@ -147,9 +164,12 @@ class Items(BaseSource):
         if self._field == "targets":
             return _pixels(target, where)
         is_picture = isinstance(target, Image.Image)
-        mask = read_mask(target, where) if is_picture else as_array(target)
+        values = self._config.mask_values
+        mask = read_mask(target, where, values) if is_picture else as_array(target)
         if mask.ndim == 3 and 1 in (mask.shape[0], mask.shape[2]):  # the channel of masks
             mask = mask[..., 0] if mask.shape[2] == 1 else mask[0]
+        if values is not None:
+            return to_class_numbers(mask, values, where)
         fits = 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256
         whole = mask.dtype.kind in "biu" or (fits and not (mask % 1).any())
         return mask.astype(np.uint8) if fits and whole else mask
