@@ -38,7 +38,8 @@ _SHORT = {
     "accum": "accumulate_steps",
 }
 # A flag, perhaps with a value; the flags of a command to run stay as they are.
-_FLAG = re.compile(r"python -m [^;]*|--(?P<name>[a-z][a-z-]*)(?: (?P<value>[A-Z0-9][^\s;,]*))?")
+_VALUE = r"(?:[A-Z0-9]|(?:binary|imagenet|pages|skip|[0-9a-f]{6})\b)[^\s;,]*"
+_FLAG = re.compile(rf"python -m [^;]*|--(?P<name>[a-z][a-z-]*)(?: (?P<value>{_VALUE}))?")
 registering_modules: set[str] = set()  # have registered something
 registries: list["Registry[Any]"] = []
 _distributions_are_loaded = False

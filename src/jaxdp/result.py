@@ -9,7 +9,7 @@ import heapq
 import itertools
 import operator
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +22,7 @@ from jaxdp import tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import arrays_for
-from jaxdp.data.dataset import Description
+from jaxdp.data.dataset import BadExample, Description
 from jaxdp.evaluation import evaluation_setup
 from jaxdp.inference import answers, instances
 from jaxdp.inference.predictor import TILE, Predictor
@@ -40,6 +40,19 @@ from jaxdp.training.setup import Setup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@contextlib.contextmanager
+def _naming_own_arguments() -> Generator[None]:
+    """Says in errors where settings of data are given, which only commands and datasets take."""
+    try:
+        yield
+    except ConfigError as error:
+        if isinstance(error, BadExample) and not error.names_flags:
+            error.remedy = f"{error.where}: {error.problem}; fix or remove it"
+        if "--mask-values" in error.remedy and not error.names_flags:
+            error.remedy += "; from_arrays takes mask_values, and evaluate takes its dataset"
+        raise
 
 
 class Result:
@@ -148,6 +161,7 @@ class Result:
         """
         return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
+    @_naming_own_arguments()
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns the model's answers to images of any size.
 
@@ -186,6 +200,7 @@ class Result:
             self.state, self.config, self.description, self._task, tile=tile, devices=devices
         )
 
+    @_naming_own_arguments()
     def evaluate(
         self, data: Any = None, targets: Any = None, *, split: str | None = None
     ) -> dict[str, float]:
@@ -221,6 +236,7 @@ class Result:
             self._setup = evaluation_setup(self.config, self.description, None, None)
         return self._setup
 
+    @_naming_own_arguments()
     def show_wrong(
         self, data: Any = None, targets: Any = None, *, count: int = 12, split: str | None = None
     ) -> Image.Image:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from example_files import noise, write
 from flax import nnx
 from shared_run import copy_here, make_once
 
@@ -224,6 +225,46 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
         match=r"^normalize=imagenet: is of red, green and blue, and the images have 1 ch",
     ):
         _ = trainer(some_digits(7, 9), normalize="imagenet").setup
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "now"),
+    [
+        ("run", 3, 1),
+        ("ours.safetensors", 1, 3),
+        ("theirs.safetensors", 3, 1),
+        ("theirs.safetensors", 4, 1),
+        ("theirs.safetensors", 3, 4),
+    ],
+)
+def test_weights_for_other_channels_name_what_mends_it(source: str, before: int, now: int) -> None:
+    pixels, labels = noise(0, 12, 32, 32, now), np.arange(12) % 2
+    write({f"{number % 2}/{number}.png": pixels[number].squeeze() for number in range(12)})
+    kwargs: dict[str, Any] = {"depth": 8, "alpha": 4}
+    settings: dict[str, Any] = {"model_kwargs": kwargs, "devices": 1, "progress": False}
+    if source == "theirs.safetensors":
+        kwargs = kwargs | {"num_classes": 9, "in_channels": before, "rngs": nnx.Rngs(7)}
+        save_as_pytorch(models.create("pyramidnet", **kwargs), source)
+    else:
+        dataset = data.from_arrays(noise(1, 12, 32, 32, before), np.arange(12) % 3)
+        jaxdp.Trainer("pyramidnet", dataset, **settings).fit(steps=1).save("run")
+        if source != "run":
+            assert convert.main(["export", "run", "--output", source]) == 0
+    held = f"; it is for images with {before} channels, and these have {now}: "
+    with pytest.raises(ConfigError) as caught:
+        jaxdp.Trainer("pyramidnet", "folder:set", init_from=source, channels=now, **settings)
+    assert str(caught.value).endswith(f"{held}open the folder with channels={before}")
+    caught.value.names_flags = True
+    assert str(caught.value).endswith(f"{held}open the folder with --channels {before}")
+    # The remedy works, in a trainer and where a dataset is made.
+    jaxdp.Trainer("pyramidnet", "folder:set", init_from=source, channels=before, **settings)
+    dataset = data.from_folder("set", channels=before)
+    jaxdp.Trainer("pyramidnet", dataset, init_from=source, **settings)
+    # Arrays and files of arrays are converted by whoever makes them.
+    np.savez("x.npz", images=pixels, labels=labels)
+    for dataset in ("npz:x.npz", data.from_arrays(pixels, labels)):
+        with pytest.raises(ConfigError, match=rf"these have {now}: convert them$"):
+            jaxdp.Trainer("pyramidnet", dataset, init_from=source, **settings)
 
 
 @pytest.mark.parametrize(

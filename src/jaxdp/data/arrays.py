@@ -33,6 +33,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     augment: Sequence[str] = (),
     name: str = "arrays",
     seed: int = 0,
+    on_bad_example: str = "error",
 ) -> Dataset:
     """Makes a dataset of arrays, of NumPy or whatever else `numpy.asarray` takes.
 
@@ -56,6 +57,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples, which depends on it and the labels alone.
+        on_bad_example: `skip` leaves examples out that cannot be used; `error` ends at the first.
 
     Raises:
         ConfigError: for arrays of another kind or shape, or that do not fit each other.
@@ -70,6 +72,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         "class_names": class_names or None,
         "augment": augment,
         "seed": seed,
+        "on_bad_example": on_bad_example,
         "validation": str(float(validation)) if isinstance(validation, numbers.Real) else None,
     }
     request = Request(read_settings(settings), tasks=(task,) if task else (), flag="")

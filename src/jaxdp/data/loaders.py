@@ -11,8 +11,10 @@ from jaxdp.data.array_source import warn_without_0
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
 from jaxdp.data.image_file import read_image, read_mask
+from jaxdp.data.instances import instance_labels
 from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import to_class_numbers
+from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
@@ -90,9 +92,10 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         for split, items in given.items()
         if items is not None
     }
-    if not len(splits["train"]):
+    train = splits["train"]
+    if not len(train):
         raise request.no_examples("train")
-    first = splits["train"][0]
+    first = next(look_through(train.__getitem__, range(len(train)), "train", request))
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task == "classification":
         labels = [source.labels() for source in splits.values()]
@@ -168,6 +171,8 @@ class Items(BaseSource):
         mask = read_mask(target, where, values) if is_picture else as_array(target)
         if mask.ndim == 3 and 1 in (mask.shape[0], mask.shape[2]):  # the channel of masks
             mask = mask[..., 0] if mask.shape[2] == 1 else mask[0]
+        if self._config.instances:
+            return instance_labels(mask, where)
         if values is not None:
             return to_class_numbers(mask, values, where)
         fits = 0 <= mask.min(initial=0) <= mask.max(initial=0) < 256

@@ -43,7 +43,7 @@ def _evenly(length: int, count: int) -> list[int]:
     return [position * length // count for position in range(count)]
 
 
-def _look_through(
+def look_through(
     look: Callable[[int], T], indices: Iterable[int], split: str, request: Request
 ) -> Iterator[T]:
     """Yields what `look` returns for each index, in order. Threads look: decoding releases the GIL.
@@ -128,7 +128,7 @@ def _mask_classes(
     def look(position: int) -> Found:
         return unique_values(*source.stored_mask(int(indices[position])))
 
-    masks = _look_through(look, chosen, "train", request)
+    masks = look_through(look, chosen, "train", request)
     if known is not None:  # of a run of version 0.3, or with class numbers of its own
         numbers = {value for each in masks for value in each.values.tolist()}
         return known.num_classes, BLACK_AND_WHITE if numbers == {*BLACK_AND_WHITE} else ()
@@ -151,7 +151,7 @@ def check_masks(
         check_like(found.values, dataset.mask_values, found.where)
         return {*found.values.tolist()}
 
-    held = set[int]().union(*_look_through(look, indices.tolist(), split, request))
+    held = set[int]().union(*look_through(look, indices.tolist(), split, request))
     if held == {IGNORE_LABEL} and dataset.mask_values != BLACK_AND_WHITE:
         raise request.error(f"no pixel of its {split} masks counts: all are 255, which is ignored")
 
@@ -180,7 +180,7 @@ def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) 
         return len(np.unique(mask[mask > 0]))
 
     most = 0
-    for count in _look_through(look, _evenly(len(indices), _SAMPLE), "train", request):
+    for count in look_through(look, _evenly(len(indices), _SAMPLE), "train", request):
         if count > 1:
             return
         most = max(most, count)
@@ -268,7 +268,7 @@ def _sample(
     parts: dict[int, PixelStatistics] = {}
     sizes: dict[Size, str] = {}
     channels = 0
-    for index, part in _look_through(look, indices, name, request):
+    for index, part in look_through(look, indices, name, request):
         channels = channels or part.shape[-1]
         if part.shape[-1] == channels:
             sizes.setdefault((part.shape[0], part.shape[1]), split.name(index))

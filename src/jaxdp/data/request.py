@@ -36,8 +36,10 @@ class Request:
 
     def no_examples(self, split: str) -> ConfigError:
         """Returns the error that says that a split is empty."""
-        flag = SPLIT_FLAGS[split]
         remedy = f"{self.config.dataset} has no example there"
+        if not self.flag:
+            return ConfigError(split, "", remedy)
+        flag = SPLIT_FLAGS[split]
         return ConfigError(flag, getattr(self.config, flag) or split, remedy)
 
     @property

@@ -132,6 +132,7 @@ def read_initial(
         given = {name: found[name] for name in wanted if name in found}
         loaded, problems = fit_weights(given, wanted)
         if problems:
+            problems += _channels(given, wanted, dataset.image_shape[-1], config.dataset)
             raise ConfigError("", path, f"does not fit {config.model}, head aside; {problems}")
     except ConfigError as error:
         raise ConfigError("init_from", path, error.remedy) from error
@@ -193,6 +194,21 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     if remedy:
         raise ConfigError("freeze", pattern, remedy)
     return frozen
+
+
+def _channels(
+    given: Mapping[str, np.ndarray], wanted: Shapes, channels: int, dataset: str | None
+) -> str:
+    """Returns a remedy where weights are for images with other channels; "" if they are not."""
+    for name, array in given.items():
+        theirs, ours = array.shape, wanted[name].shape
+        same = theirs[:2] + theirs[3:] == ours[:2] + ours[3:] and theirs != ours
+        if same and len(ours) == 4 and ours[2] == channels:  # (height, width, in, out)
+            held = f"; it is for images with {theirs[2]} channels, and these have {channels}"
+            if (dataset or "").startswith("folder:") and theirs[2] in (1, 3, 4):
+                return f"{held}: open the folder with --channels {theirs[2]}"
+            return f"{held}: convert them"
+    return ""
 
 
 def _of_run(
