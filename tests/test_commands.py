@@ -28,7 +28,7 @@ from jaxdp.step.optim import OPTIMIZERS
     [
         ("learning_rat: 0.1", "unknown setting 'learning_rat'; did you mean learning_rate?"),
         ("epochs: many", "--epochs many: must be an integer or null"),
-        ("resume: true", "--resume True: known: auto, must, never"),
+        ("resume: true", "--resume true: known: auto, must, never"),
         ("model: [pyramidnet]", "--model pyramidnet: must be a string, not a list"),
         ("- 1", "must consist of `name: value` lines"),
         ("a: b: c", "--config settings.yaml: cannot be read: "),

@@ -3,6 +3,7 @@ checksums next to it.
 """
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import os
@@ -201,7 +202,8 @@ class Checkpoints(SavedCheckpoints):
             return
         try:
             with self._reading(step) as stored:
-                stored.check_fit(expected)
+                written = {name: leaf.shape for name, leaf in stored.leaves.items()}
+                dataclasses.replace(stored, shapes=written).check_fit(expected)
         except ConfigError as error:
             problem = f"the checkpoint of step {step} was saved, but cannot be used: {error.remedy}"
             raise NotSavedError(problem) from error
