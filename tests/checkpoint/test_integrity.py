@@ -253,6 +253,18 @@ def test_a_checkpoint_of_another_run_is_noticed(
     assert "continuing run after step 6" in told
 
 
+def test_a_checkpoint_saved_with_another_dataset_is_used_and_said(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = run / "config.yaml"
+    settings.write_text(settings.read_text().replace("dataset: digits", "dataset: mnist"))
+    capsys.readouterr()
+    jaxdp.load(str(run))
+    told = capsys.readouterr().err
+    assert "was saved with dataset digits, and its run has mnist" in told
+    assert "damaged" not in told
+
+
 def test_checksums_go_with_their_checkpoints() -> None:
     assert train.main([*FLAGS, "--keep", "1"]) == 0
     kept = integrity.steps(SAVED)

@@ -23,7 +23,7 @@ from jaxdp.checkpoint.stored import (
 )
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError, brief
-from jaxdp.rundir.read import warn_again
+from jaxdp.rundir.read import warn, warn_again
 from jaxdp.rundir.start import check_utf8
 from jaxdp.step.state import TrainState
 
@@ -45,7 +45,7 @@ class SavedCheckpoints:
             without validation data: no checkpoint is better than another then, and readers take the
             newest.
         settings: of the run, those that stay when it continues: a checkpoint that was saved with
-            others is of another run.
+            another seed is of another run.
 
     Raises:
         ConfigError: for a path that is not UTF-8, which Orbax cannot read.
@@ -165,12 +165,17 @@ class SavedCheckpoints:
         return ""
 
     def _foreign(self, step: int) -> str:
-        """Returns which setting of a checkpoint its run does not have; nothing if it has all."""
+        """Returns why a checkpoint is of another run; nothing if its seed is that of this run."""
+        theirs = self._differing(step)
+        if "seed" not in theirs:
+            return ""
+        return f"it is of a run with seed {brief(theirs['seed'])}, not {self._settings['seed']}"
+
+    def _differing(self, step: int) -> dict[str, Any]:
+        """Returns the settings that a checkpoint was saved with and its run does not have."""
         theirs = integrity.read_position(self._directory, step).get(SETTINGS, {})
-        for name, value in self._settings.items():
-            if name in theirs and theirs[name] != value:
-                return f"it is of a run with {name} {brief(theirs[name])}, not {brief(value)}"
-        return ""
+        own = self._settings
+        return {name: theirs[name] for name in own if name in theirs and theirs[name] != own[name]}
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.
@@ -250,6 +255,10 @@ class SavedCheckpoints:
                 step,
                 f"there is no such checkpoint in {self._directory}; there are: {known}",
             )
+        # The user may have moved the data, and said so in the settings of the run.
+        for name, value in self._differing(step).items():
+            saved = f"the checkpoint of step {step} was saved with {name} {brief(value)}"
+            warn(f"{saved}, and its run has {brief(self._settings[name])}")
         path = self._directory / str(step)
         try:
             with paths.plain(self._directory) as folder:
