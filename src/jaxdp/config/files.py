@@ -60,14 +60,16 @@ def parse(
 
     Args:
         path: names the text in errors.
-        warn: called with a line about each removed setting, which is left out; None to refuse it.
+        warn: called with a line about each removed setting of a run, which is left out; None for
+            a file that a person wrote: it is refused, and values mean what they mean after flags.
 
     Raises:
         ConfigError: as `load` does.
     """
     try:
         content: Any = parsing.parse_yaml(text) or {}
-        texts: Any = parsing.parse_yaml(text, as_text=True) or {}
+        # The types in the file of a run are those that were written.
+        texts: Any = parsing.parse_yaml(text, as_text=True) or {} if warn is None else None
     except ValueError as error:
         raise ConfigError("config", path, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -86,10 +88,11 @@ def parse(
                 continue
             remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), known)}"
             raise ConfigError("config", path, remedy)
-    return {
-        name: convert_for(known[name], as_flag(known[name], value, texts.get(name)))
-        for name, value in settings.items()
-    }
+    if texts is not None:
+        settings = {
+            name: as_flag(known[name], value, texts.get(name)) for name, value in settings.items()
+        }
+    return {name: convert_for(known[name], value) for name, value in settings.items()}
 
 
 class _Dumper(yaml.SafeDumper):
