@@ -206,11 +206,23 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     np.testing.assert_allclose(from_file, from_data, atol=1e-6)
 
 
+def test_masks_unlike_the_training_masks_are_found_before_training(
+    capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
+    microscopy(pathlib.Path("slides/train"))
+    microscopy(pathlib.Path("slides/test"), (7, 8))
+    assert train.main([*FLAGS, "--steps", "2", "--on-bad-example", "skip"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "--dataset folder:slides: nothing of it can be used; slides/test/masks/00.png: " in error
+    assert ": its mask has the value 7, and the training masks 0 and 255; --mask-values " in error
+    assert error.endswith(", and all other test examples are also bad")
+
+
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_a_run_does_not_end_on_no_examples(
     placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
-    microscopy(pathlib.Path("slides/train"))
+    microscopy(pathlib.Path("slides/train"), (0, 1))
     microscopy(pathlib.Path("slides/test"), (7, 8))
     flags = ["--steps", "2", "--on-bad-example", "skip", "--data-placement", placement]
     assert train.main([*FLAGS, *flags]) == 2

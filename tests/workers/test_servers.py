@@ -53,12 +53,13 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     server = Server()
     server.install(state, setup.recipe, setup.learning_rates, adds_deltas=True)
     grads = shares.to_host(jax.tree.map(np.zeros_like, state.params))
+    sums = {"loss": np.float32(1), "examples": np.float32(1)}
     for amount in (1.0, 0.25):  # both from the state that was installed
         change = jax.tree.map(
             lambda leaf, amount=amount: np.full_like(leaf, amount), state.batch_stats
         )
         server.add(grads)
-        server.apply(change, np.float32(1), {}, 1.0)
+        server.apply(change, np.float32(1), sums, 1.0)
     jax.tree.map(
         lambda old, new: np.testing.assert_allclose(new, old + 1.25, rtol=1e-6),
         state.batch_stats,
@@ -68,7 +69,7 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     server.install(state, setup.recipe, setup.learning_rates)
     server.add(grads)
     server.mean_squares(1)
-    server.apply(state.batch_stats, np.float32(1), {}, 1.0)
+    server.apply(state.batch_stats, np.float32(1), sums, 1.0)
     kept = shares.join(shares.structure(state), [server.collect()])
     jax.tree.map(np.testing.assert_array_equal, state.batch_stats, kept.batch_stats)
 
