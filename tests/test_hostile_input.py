@@ -280,7 +280,9 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main([str(run), *of_photos]) == 0
     escaped = r"photos/b\udcff/0\udcfe.png"
     assert predict.main([str(run), odd, "--csv", "classes.csv", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["file"] == escaped
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["file"] == escaped
+    assert "was saved with" not in said.err
     assert escaped in pathlib.Path("classes.csv").read_text(encoding="utf-8")
     pathlib.Path(odd).write_bytes(b"no picture")
     flags = "--dataset folder:photos --on-bad-example skip --run-dir run"

@@ -22,6 +22,7 @@ from jaxdp.checkpoint.stored import (
     unflatten,
 )
 from jaxdp.models.weights import fit_weights
+from jaxdp.parsing import one_line, valid_text
 from jaxdp.registry import ConfigError, brief
 from jaxdp.rundir.read import warn, warn_again
 from jaxdp.rundir.start import check_utf8
@@ -174,8 +175,15 @@ class SavedCheckpoints:
     def _differing(self, step: int) -> dict[str, Any]:
         """Returns the settings that a checkpoint was saved with and its run does not have."""
         theirs = integrity.read_position(self._directory, step).get(SETTINGS, {})
-        own = self._settings
-        return {name: theirs[name] for name in own if name in theirs and theirs[name] != own[name]}
+
+        def shown(value: Any) -> str:  # a path with odd characters is another text in JSON
+            return valid_text(one_line(value))
+
+        return {
+            name: theirs[name]
+            for name, value in self._settings.items()
+            if name in theirs and shown(theirs[name]) != shown(value)
+        }
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.
