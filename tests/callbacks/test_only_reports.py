@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import pytest
+from PIL import Image
 from process_group import environment
 
 import jaxdp
@@ -52,6 +53,30 @@ def test_figures_need_no_backend_of_the_environment(backend: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == backend  # for what the program itself draws later
     assert pathlib.Path("curves.png").stat().st_size > 1000
+
+
+def test_sweep_report_and_predict_end_as_documented_whatever_the_backend() -> None:
+    small = "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --steps 2"
+    run = "sweep/seed=0"
+    Image.new("L", (8, 8)).save("x.png")
+    for command, made in (
+        (f"sweep --grid seed=0 --output sweep {small}", f"{run}/summary.json"),
+        (f"report {run} --output page.html", "page.html"),
+        (f"predict {run} x.png --csv x.csv", "x.csv"),
+        (f"predict {run} nothing.png --csv y.csv", ""),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *f"jaxdp.{command}".split()],
+            env=environment() | {"MPLBACKEND": "module://no_such_backend", "PYTHONPATH": SOURCE},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (0 if made else 2), done.stderr
+        assert "no_such_backend" not in done.stderr
+        assert "could not be" not in done.stderr
+        assert not made or pathlib.Path(made).stat().st_size > 0
+    assert pathlib.Path(run, "plots", "curves.png").stat().st_size > 1000
 
 
 MEMBERS = "setup group folder description title headline predict where paused stop".split()

@@ -1,6 +1,7 @@
 """Pictures of any kind become what a model takes, or one line says why not."""
 
 import pathlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,35 @@ def test_transparent_pixels_are_black_whatever_hides_in_them(channels: int) -> N
         assert not pixels[:2].any()
         if base.shape[-1] == channels:
             np.testing.assert_array_equal(pixels[2:], base[2:])
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_predict_of_an_unclear_opacity_is_a_bad_example(
+    axis: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = np.random.default_rng(0).integers(0, 60_000, (12, 8, 8, 4), np.uint16)
+    pathlib.Path("x").mkdir()
+    with warnings.catch_warnings(action="ignore"):  # of another default to come
+        tifffile.imwrite("x/four.tif", np.moveaxis(images[0], 2, axis))
+    tifffile.imwrite("x/three.tif", images[1, :, :, :3], photometric="rgb")
+    settings: dict[str, Any] = {"model_kwargs": {"width": 2, "hidden": 8}, "progress": False}
+    dataset = from_arrays(images[..., :3], np.arange(12) % 2)
+    result = jaxdp.Trainer("cnn", dataset, devices=1, **settings).fit(steps=1)
+    with pytest.raises(BadExample) as caught:
+        result.predict("x/four.tif")
+    said = "x/four.tif: its last plane is tagged as opacity; save it without; fix or remove it"
+    assert str(caught.value) == said
+    result.save("run")
+    command = ["run", "x", "--csv", "x.csv"]
+    assert predict.main([*command, "--on-bad-example", "error"]) == 2
+    assert (
+        "x/four.tif: its last plane is tagged as opacity; save it without"
+        in capsys.readouterr().err
+    )
+    assert predict.main(command) == 0
+    rows = pathlib.Path("x.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows[1:]] == ["x/three.tif", "x/four.tif"]
+    assert rows[2] == "x/four.tif,,,,"  # without an answer
 
 
 def test_a_palette_is_its_colours() -> None:
