@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_files import noise, opened, read, read_splits, refused, sizes, with_masks, write
+from PIL import Image
 from shared_run import copy_here, make_once
 
 import jaxdp
@@ -397,3 +398,22 @@ def test_padding_does_not_count_where_another_label_is_ignored(
         result = trainer.fit()
         assert result.status == "done"
         assert np.isfinite([row["loss"] for row in result.history]).all()
+
+
+def test_a_dataset_opened_at_another_size_is_predicted_and_evaluated_at_that_size(
+    no_pictures: None,
+) -> None:
+    rng = np.random.default_rng(0)
+    for part, highest in (("images", 256), ("masks", 2)):
+        pathlib.Path("set", part).mkdir(parents=True)
+        for number in range(12):
+            pixels = rng.integers(0, highest, (24, 32), np.uint8)
+            Image.fromarray(pixels).save(f"set/{part}/{number}.png")
+    data = jaxdp.data.from_folder("set", image_size=8)
+    small: dict[str, Any] = {"model_kwargs": {"base_channels": 4, "levels": 1}, "devices": 1}
+    result = jaxdp.Trainer("unet", data, progress=False, **small).fit(steps=1, run_dir="run")
+    loaded = jaxdp.load("run")
+    assert loaded.config.image_size == "8x8"
+    assert loaded.predictor().resized
+    assert loaded.evaluate(split="test")["loss"] == pytest.approx(result.metrics["test"]["loss"])
+    assert loaded.trainer().fit(steps=2, resume="run").step == 2

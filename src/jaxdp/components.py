@@ -4,13 +4,13 @@ them.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.config import DEFAULT_OPTIMIZER, TrainConfig, displaced_by
-from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
+from jaxdp.data.sources import TARGET_FIELDS, Dataset, Split, check_dataset, open_dataset
 from jaxdp.objects import NOTHING, Objects
 from jaxdp.plugins import load_plugins
 from jaxdp.registry import ConfigError
@@ -55,6 +55,7 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
             who = "the task" if task is not None else config.model
             remedy = f"is for {dataset.kind}, and {who} for {' or '.join(served)}"
             raise ConfigError("", "", f"the dataset {config.dataset} {remedy}")
+        config = config.replace(image_size=config.image_size or _image_size(dataset))
     else:
         dataset = _open_named(config, served, own_task=task is not None)
         config = config.replace(dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
@@ -63,6 +64,17 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     if config.normalize == "imagenet":
         dataset = _normalized_as_imagenet(dataset)
     return _with_defaults(config.replace(task=name), dataset, objects), dataset
+
+
+def _image_size(dataset: Dataset) -> str | None:
+    """Returns the `--image-size` by which a dataset whose answers have the size of the images was
+    opened, so that prediction and evaluation resize images, too.
+    """
+    resize = next(iter(cast(dict[str, Split], dataset.splits()).values())).resize
+    if dataset.kind == "classification" or resize is None or resize.kind != "stretch":
+        return None
+    height, width = resize.size
+    return f"{height}x{width}"
 
 
 def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> TrainConfig:
