@@ -265,6 +265,18 @@ def test_a_checkpoint_saved_with_another_dataset_is_used_and_said(
     assert "damaged" not in told
 
 
+def test_a_checkpoint_is_put_back_after_a_kill_while_it_was_saved_again(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "replaced").mkdir()
+    (run / "checkpoints" / "6").rename(run / "replaced" / "6")
+    (run / "checksums" / "6.json").unlink()
+    capsys.readouterr()
+    assert train.main([*FLAGS, "--steps", "8"]) == 0
+    assert "continuing run after step 6" in capsys.readouterr().err
+    assert not (run / "replaced").exists()
+
+
 def test_checksums_go_with_their_checkpoints() -> None:
     assert train.main([*FLAGS, "--keep", "1"]) == 0
     kept = integrity.steps(SAVED)

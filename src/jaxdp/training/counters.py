@@ -25,8 +25,6 @@ class Counters:
             of a checkpoint.
         evaluation_due: True if a signal stopped the run before the evaluation of its last step,
             else None; part of a checkpoint.
-        evaluation_due: True after the step at which the run was stopped before its evaluation,
-            else None; part of a checkpoint.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -37,7 +35,6 @@ class Counters:
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None
-    evaluation_due: bool | None = None
     evaluation_due: bool | None = None
 
     def position(self) -> dict[str, Any]:
