@@ -104,8 +104,8 @@ def train(arguments: list[str]) -> int:
     import jax
 
     import jaxdp.trainer  # noqa: F401 - what the command imports next
+    from jaxdp.build import setup as setup_lib
     from jaxdp.training import loop, reader
-    from jaxdp.training import setup as setup_lib
 
     watch.leave()
     for place, name, part in (

@@ -143,10 +143,10 @@ def create_setup(
     """
     import numpy as np
 
+    from jaxdp.build import setup
+    from jaxdp.build.inputs import Objects
     from jaxdp.config import TrainConfig
     from jaxdp.data import from_arrays
-    from jaxdp.objects import Objects
-    from jaxdp.training import setup
 
     dense, classes = name == "unet", versus_torch.CLASSES[name]
     rng = np.random.default_rng(0)

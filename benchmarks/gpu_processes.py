@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp.runtime import trial
+from jaxdp.launching import measurement as trial
 
 Record = dict[str, Any]
 CELLS = pathlib.Path(__file__).with_name("gpu_cells.py")

@@ -54,9 +54,9 @@ class Read:
 def jaxdp(read: Read) -> Iterator[Any]:
     import jax
 
+    from jaxdp.build.setup import create_setup
     from jaxdp.config import TrainConfig
     from jaxdp.runtime import platform
-    from jaxdp.training.setup import create_setup
 
     platform.configure(None)  # as its commands do
     config = TrainConfig.of(

@@ -94,7 +94,7 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     import jax
 
     from jaxdp import train
-    from jaxdp.training.setup import create_setup
+    from jaxdp.build.setup import create_setup
 
     def loop() -> float:
         setup = create_setup(config)

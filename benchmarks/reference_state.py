@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxdp.errors import ConfigError
 from jaxdp.models.reference_weights import Table, bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights
-from jaxdp.registry import ConfigError
 
 
 def load_reference_weights(

@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxdp import bench, check, convert, devices, evaluate, plan, predict, report, sweep
 from jaxdp.config import SavedRunConfig, Settings, TrainConfig, conversion, facts_of, fields
-from jaxdp.registry import shown
-from jaxdp.runtime import launcher, ray_launcher, slurm
+from jaxdp.launching import launcher, ray_launcher, slurm
+from jaxdp.text.messages import shown
 
 PAGE = pathlib.Path(__file__).with_name("settings.md")
 HEAD = """# Settings

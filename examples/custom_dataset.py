@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from jaxdp import train
 from jaxdp.data import sources
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

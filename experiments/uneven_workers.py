@@ -14,7 +14,7 @@ from typing import Any
 
 import lab
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import ray_connection
 from jaxdp.workers.worker import SLOWED
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 ROOT = pathlib.Path("set")  # each test has a working folder of its own
 

@@ -12,7 +12,7 @@ import jaxdp
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import ShardingConfig
-from jaxdp.inference.answers import read_given
+from jaxdp.inference.predictions import read_given
 from jaxdp.training.reader import MEASURED
 
 SAME = ("metrics", "best", "steps", "epochs", "status")

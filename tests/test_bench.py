@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jaxdp import bench
+from jaxdp.launching import measurement as trial
 from jaxdp.reporting import benchmarks
-from jaxdp.runtime import trial
 from jaxdp.training import throughput
 
 Record = dict[str, Any]

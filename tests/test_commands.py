@@ -13,7 +13,8 @@ import pytest
 from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import check, command_line, config, models
+from jaxdp import check, config, models
+from jaxdp.cli import command_line
 from jaxdp.config import conversion
 from jaxdp.data import sources
 from jaxdp.sharding import strategy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdp import csv_text
+from jaxdp.text import csv_text
 
 FORMULAS = ["=1+1", "-cmd", "+a", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''=1", "-1+1", "=", "-"]
 OTHERS = ["", "a", "a=b", "'a", "''", "-1.5", "+1e5", "-inf", " =1", 'a, "b"', "a\nb", "写真"]

@@ -8,9 +8,9 @@ import re
 
 import yaml
 
-from jaxdp import command_line
+from jaxdp.cli import command_line
+from jaxdp.cli.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 
 FILE = pathlib.Path(__file__).parents[1] / "deploy" / "jobset.yaml"
 

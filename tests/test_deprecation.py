@@ -9,11 +9,11 @@ import yaml
 from runs import error_line, run_train
 
 import jaxdp
-from jaxdp import config, deprecation, report
-from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
+from jaxdp import config, report
+from jaxdp.config import TrainConfig, deprecation
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.sweep_trials import Space
+from jaxdp.sweeps.trials import Space
 
 ROOT = pathlib.Path(__file__).parent.parent
 

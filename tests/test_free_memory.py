@@ -5,8 +5,7 @@ import pathlib
 
 import pytest
 
-from jaxdp import free_memory
-from jaxdp.runtime import platform
+from jaxdp.runtime import free_memory, platform
 
 MIB = 2**20
 UNLIMITED_V1 = "9223372036854771712"

@@ -156,7 +156,7 @@ def test_variables_of_other_kinds_are_carried_and_not_trained(
     monkeypatch: pytest.MonkeyPatch,
     strategy: str,
 ) -> None:
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
     settings: dict[str, Any] = {**TINY, "strategy": strategy, "devices": 2, "progress": False}
     settings |= {"ema_decay": 0.9, "weight_decay": 0.1}
     del settings["model_kwargs"]

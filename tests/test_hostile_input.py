@@ -25,25 +25,21 @@ from flax import nnx
 from PIL import Image
 from runs import error_line, run_train
 
-from jaxdp import (
-    data,
-    evaluate,
-    free_memory,
-    models,
-    predict,
-    report,
-)
+from jaxdp import data, evaluate, models, predict, report
+from jaxdp.build import model_size
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import image_file as images
 from jaxdp.data.find_images import find_images
 from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.resize import Resize
 from jaxdp.data.sources import BadExample
+from jaxdp.errors import ConfigError
 from jaxdp.inference import files
 from jaxdp.inference.weights import read_weights
-from jaxdp.parsing import is_finite, parse_json, parse_yaml, printable
-from jaxdp.registry import ConfigError, check_keywords
-from jaxdp.training import model_size
+from jaxdp.plugins.registry import check_keywords
+from jaxdp.runtime import free_memory
+from jaxdp.text.messages import printable
+from jaxdp.text.parsing import is_finite, parse_json, parse_yaml
 
 LAUGHS = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"

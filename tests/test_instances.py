@@ -23,14 +23,14 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
 from jaxdp import data, evaluate, predict, train
+from jaxdp.build.saved_model import read_description
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.sources import BadExample, open_dataset
+from jaxdp.errors import ConfigError
 from jaxdp.inference import files, instances
 from jaxdp.inference.results import Results
-from jaxdp.inference.saved_model import read_description
-from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tasks import Segmentation

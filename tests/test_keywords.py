@@ -19,24 +19,25 @@ OWN = ("model", "dataset", "task", "callbacks")  # parameters of Trainer itself
 OBJECTS = {
     "optimizer": "GradientTransformation",
     "learning_rate": "Callable[[Any], Any]",
-    "init_from": "Path | Result",
-    "resume": "str | Path | Result",
+    "init_from": "Path | Resumable",
+    "resume": "str | Path | Resumable",
 }
 HEAD = '''"""Keywords of `Trainer` and `Trainer.fit` for editors and type checkers.
 
 Written by tests/test_keywords.py from the declarations of `TrainConfig`.
 """
 
-from __future__ import annotations  # Result is not imported
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from optax import GradientTransformation  # pyright: ignore[reportMissingTypeStubs]
 
-if TYPE_CHECKING:
-    from jaxdp.result import Result
+
+class Resumable(Protocol):
+    """A result of training, with the folder of its run, if it has one."""
+
+    run_dir: Path | None
 
 
 class TrainKeywords(TypedDict, total=False):

@@ -16,12 +16,12 @@ import pytest
 from process_group import Command, newest
 
 from jaxdp import launch, train
+from jaxdp.cli.exit_codes import EXIT_LOCKED, SUPERVISED
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_LOCKED, SUPERVISED
+from jaxdp.launching import launcher as launcher_lib
+from jaxdp.launching import supervisor
+from jaxdp.launching.launcher import LaunchConfig, device_shares
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.runtime import launcher as launcher_lib
-from jaxdp.runtime import supervisor
-from jaxdp.runtime.launcher import LaunchConfig, device_shares
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5"

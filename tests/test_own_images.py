@@ -16,7 +16,7 @@ from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import convert, predict, train
-from jaxdp.inference import saved_model
+from jaxdp.build import saved_model
 from jaxdp.reporting import outcome
 from jaxdp.rundir.layout import RunDirectory
 

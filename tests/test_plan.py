@@ -10,14 +10,14 @@ import jax
 import pytest
 
 from jaxdp import plan
+from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime.targets import CHIPS, Target
 from jaxdp.sharding import memory, program
 from jaxdp.sharding.memory import StepMemory
 from jaxdp.sharding.program import Collective
 from jaxdp.sharding.strategy import Strategy
-from jaxdp.training.setup import create_setup
 
 FLAGS = ["--model", "cnn", "--image-size", "16"]
 TARGET = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--global-batch-size", "64"]

@@ -17,11 +17,12 @@ from runs import answers, error_line, rows, run_train, summary
 
 import jaxdp
 from jaxdp import convert, evaluate, models, predict, report, tasks, train
-from jaxdp.components import open_data
+from jaxdp.build.parts import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
-from jaxdp.plugins import load_plugins
-from jaxdp.registry import ConfigError, Registry
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
+from jaxdp.plugins.registry import Registry
 
 NET = """
 from flax import nnx

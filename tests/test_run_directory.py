@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from jaxdp import convert, train
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -22,22 +22,15 @@ import pytest
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import (
-    convert,
-    evaluate,
-    free_memory,
-    plan,
-    predict,
-    report,
-    train,
-)
+from jaxdp import convert, evaluate, plan, predict, report, train
 from jaxdp.checkpoint import integrity
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.reporting import predictions
-from jaxdp.rundir import lock, read
+from jaxdp.rundir import lock
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import DamagedFile, read_object, read_rows, read_text
 from jaxdp.rundir.write import append_row, replace_file
+from jaxdp.runtime import free_memory
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1"
@@ -68,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(autouse=True)
 def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_here(trained)
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
 
 
 def line_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -101,7 +94,7 @@ def test_each_command_answers_damage_in_one_line(
         for each, before in whole.items():
             write(each, before)
         write(name, content)
-        read._warned.clear()
+        console._warned.clear()
         capsys.readouterr()
         code = run()
         lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
@@ -208,7 +201,7 @@ def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[st
     assert RUN.read("dataset.json") == description
     resumed = [row for row in RUN.read("history.jsonl") if row["event"] == "resumed"][-1]
     assert resumed["changed"]["examples"] == ["0" * 16, description["fingerprint"]]
-    read._warned.clear()
+    console._warned.clear()
     assert train.main([*flags, "--steps", "10"]) == 0
     assert "other examples" not in capsys.readouterr().err
 

@@ -15,8 +15,9 @@ import pytest
 from runs import answers, error_line, run_train
 
 import jaxdp
-from jaxdp import evaluate, plugins, source_files
-from jaxdp.rundir import read
+from jaxdp import evaluate
+from jaxdp.plugins import loading as plugins
+from jaxdp.rundir import source_files
 from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "registries")
@@ -67,7 +68,7 @@ def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pathlib.Path("mynet.py").write_text(NET)
     pathlib.Path("neighbour.py").write_text("WIDTH = 4\n")
     pathlib.Path("own.py").write_text(OBJECTS)
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
     monkeypatch.syspath_prepend(os.getcwd())
     yield
     for name in ("neighbour", "own"):
@@ -177,7 +178,7 @@ def test_reading_a_run_under_other_code_says_so_and_writes_nothing(
     edit("mynet.py")
     before = files()
     for command in readers[:3]:
-        read._warned.clear()
+        console._warned.clear()
         command()
         assert lines(capsys) == [
             f"warning: run: {CHANGED}; its weights are used under the new code"
@@ -263,7 +264,7 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     for content in (b"[1, 2]", b'{"mynet.py": 3}', b'{"\\u001b[31m": "\\u001b[31m"}'):
         RUN.file("sources.json").write_bytes(content)
-        read._warned.clear()
+        console._warned.clear()
         assert RUN.changed_sources({"mynet.py": "0" * 64}) == {}
         (line,) = lines(capsys)
         assert line.startswith("warning: run_dir=run: sources.json cannot be read (")
@@ -274,7 +275,7 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
         lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
         lambda: run_train(f"{FLAGS} --steps 2"),
     ):
-        read._warned.clear()
+        console._warned.clear()
         assert command() == 0
         (line,) = lines(capsys)
         assert line.startswith(

@@ -20,8 +20,8 @@ from runs import arrays as saved_arrays
 import jaxdp
 from jaxdp import train
 from jaxdp import trainer as trainer_lib
+from jaxdp.build.inputs import resolve
 from jaxdp.callbacks import CallbackError, EarlyStopping
-from jaxdp.objects import resolve
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
 from jaxdp.training.reader import MEASURED

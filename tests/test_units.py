@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdp.units import bytes_text, parse_bytes
+from jaxdp.text.units import bytes_text, parse_bytes
 
 
 def test_bytes_are_written_in_binary_units() -> None:

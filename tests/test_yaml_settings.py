@@ -6,11 +6,11 @@ import pytest
 import yaml
 from example_files import refused
 
-from jaxdp import command_line
 from jaxdp import config as config_lib
+from jaxdp.cli import command_line
 from jaxdp.config import TrainConfig, files
-from jaxdp.registry import ConfigError
-from jaxdp.sweep_trials import Space
+from jaxdp.errors import ConfigError
+from jaxdp.sweeps.trials import Space
 
 
 def after_flag(name: str, *words: str) -> TrainConfig:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxdp import callbacks, data, models, tasks
+    from jaxdp.errors import ConfigError
     from jaxdp.loading import load
-    from jaxdp.registry import ConfigError
     from jaxdp.result import Result
     from jaxdp.runtime.devices import available_devices
     from jaxdp.trainer import Trainer
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ConfigError": "registry",
+    "ConfigError": "errors",
     "Result": "result",
     "Trainer": "trainer",
     "load": "loading",
@@ -51,11 +51,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
-        metadata = importlib.import_module("importlib.metadata")
-        try:
-            return metadata.version("jaxdp")
-        except metadata.PackageNotFoundError:  # it runs from its source, and is not installed
-            return "unknown"
+        return importlib.import_module(f"{__name__}.text.version").version()
     if name != "ConfigError":
         importlib.import_module(f"{__name__}.runtime.platform").configure(None)
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, name)}")

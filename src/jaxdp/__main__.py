@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 
 import jaxdp
-from jaxdp import command_line
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.cli import command_line
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import nearest
 
 COMMANDS = {
     "train": "train a model",

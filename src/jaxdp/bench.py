@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxdp.command_line import command, ending
+from jaxdp.cli.command_line import command, ending
 from jaxdp.config import (
     LOCAL,
     POSITIVE,
@@ -21,10 +21,11 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.config.values import BatchSizes, Counts
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.launching import measurement
+from jaxdp.reporting.benchmarks import Record, cell_name
 from jaxdp.rundir.write import check_folder, no_link
-from jaxdp.runtime import platform, trial
-from jaxdp.runtime.trial import Record
+from jaxdp.runtime import platform
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
@@ -105,7 +106,7 @@ def cells(
 
 
 def _leave_out(config: TrainConfig, reason: str) -> None:
-    print(f"left out: {trial.cell_name(config.plain())}: {reason}", file=sys.stderr)
+    print(f"left out: {cell_name(config.plain())}: {reason}", file=sys.stderr)
 
 
 def run(
@@ -156,7 +157,7 @@ def measure_all(
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
-            record = describe(config) | trial.run(request, cache)
+            record = describe(config) | measurement.run(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":
                 if not measured:
@@ -166,7 +167,7 @@ def measure_all(
             measured = True
             if record["status"] == "ok":
                 reason = f"{record['images_per_second']['median']:,.0f} images/s"
-            name = trial.cell_name(record)
+            name = cell_name(record)
             print(f"[{number}/{len(configs)}] {name}: {reason}", file=sys.stderr)
             yield record
 
@@ -184,16 +185,16 @@ def describe(config: TrainConfig) -> Record:
 
 
 def _measure(request: Mapping[str, Any]) -> None:
-    """Measures a cell, in the process that `trial.run` started: prints a line about the machine,
-    and one with the result.
+    """Measures a cell, in the process that `measurement.run` started, and prints a line about the
+    machine and one with the result.
     """
     try:
         config = TrainConfig.of(**request["config"])
         platform.configure(
             config.devices, deterministic=config.deterministic, precision=config.precision
         )
+        from jaxdp.build.setup import create_setup
         from jaxdp.training import summary, throughput
-        from jaxdp.training.setup import create_setup
 
         device = platform.select_devices(config.devices)[0]
         machine = {
@@ -210,7 +211,7 @@ def _measure(request: Mapping[str, Any]) -> None:
         print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        print(json.dumps(trial.failure(reason, reason)), flush=True)
+        print(json.dumps(measurement.failure(reason, reason)), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import rich.console
 import rich.table
 from rich.markup import escape
 
-from jaxdp.command_line import command
+from jaxdp.cli.command_line import command
 from jaxdp.config import (
     NON_NEGATIVE,
     BatchNormMode,
@@ -23,14 +23,14 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.config.values import Counts
-from jaxdp.parsing import printable
 from jaxdp.runtime import platform
+from jaxdp.text.messages import printable
 
 if TYPE_CHECKING:
     import optax
 
+    from jaxdp.build.setup import Setup
     from jaxdp.step.state import TrainState
-    from jaxdp.training.setup import Setup
 
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."
 COLUMNS = ("gradients", "batch_stats", "opt_state", "params", "loss")
@@ -66,7 +66,7 @@ def main(asked: CheckConfig) -> int:
     """
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
-    from jaxdp.training.setup import create_setup
+    from jaxdp.build.setup import create_setup
 
     shared = asked.part(TrainConfig, devices=None)
     runs = [("single", 1)] + [

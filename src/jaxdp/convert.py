@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp import command_line
+from jaxdp.cli import command_line
 from jaxdp.config import (
     LOCAL,
     POSITIVE,
@@ -21,10 +21,11 @@ from jaxdp.config import (
     setting,
     settings_group,
 )
-from jaxdp.parsing import printable, resolved, some
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.runtime import platform
+from jaxdp.text.messages import nearest, printable, some
+from jaxdp.text.parsing import resolved
 
 DESCRIPTIONS = {
     "import": "Read PyTorch weights, or weights that export wrote, into a new run.",
@@ -175,8 +176,8 @@ def import_weights(file: str, config: TrainConfig) -> str:
         ConfigError: if the file cannot be read, the weights do not fit the network, or the folder
             holds a run already.
     """
+    from jaxdp.build.setup import create_setup
     from jaxdp.result import Result
-    from jaxdp.training.setup import create_setup
 
     platform.configure(None)
     # The strategy here is only for loading; training is free to use another one.

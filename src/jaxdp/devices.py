@@ -12,14 +12,14 @@ from typing import Any
 
 import rich.table
 
-from jaxdp.command_line import command
+from jaxdp.cli.command_line import command
+from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting, settings_group
-from jaxdp.exit_codes import EXIT_USAGE_ERROR
-from jaxdp.free_memory import available_memory_bytes
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.reporting.console import wide_console
 from jaxdp.runtime import platform
-from jaxdp.units import bytes_text
+from jaxdp.runtime.free_memory import available_memory_bytes
+from jaxdp.text.units import bytes_text
 
 DESCRIPTION = "Show the devices and their memory."
 Record = dict[str, Any]

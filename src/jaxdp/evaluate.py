@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Literal
 
-from jaxdp.command_line import command
+from jaxdp.cli.command_line import command
 from jaxdp.config import SavedRunConfig, ShardingConfig, setting, settings_group
 from jaxdp.config.values import MaskValues
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxdp import command_line
+from jaxdp.cli import command_line
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
-from jaxdp.runtime import launcher, ray_launcher, slurm
+from jaxdp.errors import ConfigError
+from jaxdp.launching import launcher, ray_launcher, slurm
 
 # By the first word: settings, function, and one line for --help.
 _LAUNCHERS: dict[str, tuple[type[Any], Callable[..., int], str]] = {

@@ -7,9 +7,9 @@ from typing import Any
 from flax import nnx
 
 from jaxdp import models
-from jaxdp.components import create_task
-from jaxdp.inference.saved_model import read_description, restore
-from jaxdp.registry import ConfigError
+from jaxdp.build.parts import create_task
+from jaxdp.build.saved_model import read_description, restore
+from jaxdp.errors import ConfigError
 from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import devices as devices_lib

@@ -12,13 +12,14 @@ import re
 import sys
 from typing import Any
 
-from jaxdp.command_line import command
+from jaxdp.cli import streams
+from jaxdp.cli.command_line import command
 from jaxdp.config import TrainConfig, setting, settings_group
-from jaxdp.parsing import one_line, printable
-from jaxdp.registry import ConfigError
-from jaxdp.runtime import platform, streams
+from jaxdp.errors import ConfigError
+from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
-from jaxdp.units import bytes_text, parse_bytes
+from jaxdp.text.messages import one_line, printable
+from jaxdp.text.units import bytes_text, parse_bytes
 
 DESCRIPTION = "Show what a training step takes, and which batch fits, without running it."
 # XLA:GPU prints hundreds of ways to compile an operation that it tries and leaves.
@@ -117,7 +118,7 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
         )
     else:
         platform.describe_only()
-    from jaxdp.training.setup import create_setup
+    from jaxdp.build.setup import create_setup
 
     if config.global_batch_size == "auto":  # the plan shows it
         config = config.replace(global_batch_size=None)

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
-from jaxdp.command_line import command
+from jaxdp.cli.command_line import command
 from jaxdp.config import (
     LOCAL,
     MOST_DEVICES,
@@ -21,8 +21,8 @@ from jaxdp.config import (
     setting,
     settings_group,
 )
-from jaxdp.parsing import printable
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import printable
 
 if TYPE_CHECKING:
     from jaxdp.data.dataset import BadExample

@@ -3,9 +3,9 @@
 import pathlib
 import sys
 
-from jaxdp.command_line import command
+from jaxdp.cli.command_line import command
 from jaxdp.config import LOCAL, REQUIRED, Settings, setting, settings_group
-from jaxdp.parsing import printable
+from jaxdp.text.messages import printable
 
 DESCRIPTION = "Write one HTML page about runs, to read anywhere."
 

@@ -19,24 +19,25 @@ from PIL import Image
 
 from jaxdp import config as config_lib
 from jaxdp import tasks
+from jaxdp.build.evaluation import evaluation_setup
+from jaxdp.build.saved_model import restore
+from jaxdp.build.setup import Setup
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import arrays_for
 from jaxdp.data.dataset import BadExample, Description
-from jaxdp.evaluation import evaluation_setup
-from jaxdp.inference import answers, instances
+from jaxdp.errors import ConfigError
+from jaxdp.inference import instances
+from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import TILE, Predictor
-from jaxdp.inference.saved_model import restore
-from jaxdp.parsing import printable
-from jaxdp.registry import ConfigError
 from jaxdp.rundir.start import create_run
 from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
+from jaxdp.text.messages import printable
 from jaxdp.training import summary as summary_lib
 from jaxdp.training.loop import RunOutcome
-from jaxdp.training.setup import Setup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,9 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
+from jaxdp.cli import command_line
+from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import (
     LOCAL,
     POSITIVE,
@@ -21,14 +22,13 @@ from jaxdp.config import (
     setting,
     settings_group,
 )
-from jaxdp.exit_codes import EXIT_STOPPED
-from jaxdp.parsing import one_line
-from jaxdp.registry import ConfigError
-from jaxdp.rundir import lock
+from jaxdp.errors import ConfigError
+from jaxdp.rundir import lock, source_files
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.sweep_runs import Sweep, say
-from jaxdp.sweep_search import Search
-from jaxdp.sweep_trials import Grid, Space, Trial
+from jaxdp.sweeps.runs import Sweep, say
+from jaxdp.sweeps.search import Search
+from jaxdp.sweeps.trials import Grid, Space, Trial
+from jaxdp.text.messages import one_line
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))

@@ -7,11 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 
-from jaxdp.command_line import OF_NAMES, Exit, command
+from jaxdp.cli.command_line import OF_NAMES, Exit, command
+from jaxdp.cli.exit_codes import (
+    EXIT_DIVERGED,
+    EXIT_LOCKED,
+    EXIT_STOPPED,
+    EXIT_USAGE_ERROR,
+    SUPERVISED,
+)
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAGE_ERROR, SUPERVISED
-from jaxdp.plugins import load_plugins, with_script
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins, with_script
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import collector, platform, processes
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
@@ -35,10 +41,10 @@ def main(config: TrainConfig) -> int:
                 platform.configure(
                     config.devices, deterministic=config.deterministic, precision=config.precision
                 )
+                from jaxdp.build import setup as setup_lib
                 from jaxdp.callbacks.watchdog import Watchdog
                 from jaxdp.reporting import progress
                 from jaxdp.trainer import run_setup
-                from jaxdp.training import setup as setup_lib
 
             group = processes.start(config)
             signals.check()

@@ -19,15 +19,17 @@ from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import tasks
+from jaxdp.build import defaults, model_size
+from jaxdp.build.inputs import refuse, resolve
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.run_record import RunRecord
+from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
-from jaxdp.exit_codes import EXIT_STOPPED
-from jaxdp.objects import refuse, resolve
-from jaxdp.plugins import load_plugins
-from jaxdp.registry import ConfigError, shown
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
 from jaxdp.reporting.progress import say, say_complete
 from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
@@ -35,10 +37,10 @@ from jaxdp.runtime import malloc, platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.step.state import model_arrays
-from jaxdp.training import defaults, model_size, summary
+from jaxdp.text.messages import shown
+from jaxdp.training import summary
 from jaxdp.training.loop import RunOutcome
 from jaxdp.training.run import Run
-from jaxdp.training.setup import Setup, create_setup
 
 if TYPE_CHECKING:
     from jaxdp.result import Result

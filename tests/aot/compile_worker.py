@@ -16,15 +16,15 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
+from jaxdp.build.inputs import Objects  # noqa: E402
+from jaxdp.build.setup import create_setup  # noqa: E402
 from jaxdp.config import TrainConfig  # noqa: E402
 from jaxdp.data import placement  # noqa: E402
 from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.models import convolution  # noqa: E402
-from jaxdp.objects import Objects  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
 from jaxdp.sharding.partition import bytes_per_device  # noqa: E402
 from jaxdp.sharding.program import read_collectives  # noqa: E402
-from jaxdp.training.setup import create_setup  # noqa: E402
 
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 

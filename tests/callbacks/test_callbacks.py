@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from jaxdp.build.intervals import Intervals
 from jaxdp.callbacks import CallbackList, EarlyStopping, Progress
-from jaxdp.events import Logged, Started
+from jaxdp.callbacks.events import Logged, Started
 from jaxdp.tasks import Classification
-from jaxdp.training.intervals import Intervals
 
 
 def early_stopping(best: float | None = None) -> EarlyStopping:
@@ -28,7 +28,7 @@ def test_two_callbacks_of_a_class_keep_states_of_their_own() -> None:
 def test_a_state_of_version_0_2_is_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
     state = {"EarlyStopping": {"best": 0.3, "best_step": 4, "evaluations_since_best": 1}}
     (only, first, second) = (early_stopping() for _ in range(3))
     CallbackList([only], primary=True).load_state_dict(state)

@@ -17,7 +17,7 @@ from jaxdp import sweep
 from jaxdp.callbacks import CallbackError, CallbackList
 from jaxdp.config import TrainConfig
 from jaxdp.reporting import outcome, report_page
-from jaxdp.sweep_trials import Grid, Space
+from jaxdp.sweeps.trials import Grid, Space
 
 SMALL: dict[str, Any] = {
     "model_kwargs": {"width": 4, "hidden": 16},

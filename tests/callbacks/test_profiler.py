@@ -7,8 +7,8 @@ import pytest
 from jax.profiler import ProfileData
 
 from jaxdp import train
+from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
-from jaxdp.training.setup import create_setup
 
 FLAGS = "--model cnn --global-batch-size 64 --devices 2 --steps 6 --run-dir run".split()
 

@@ -21,7 +21,7 @@ import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -22,7 +22,7 @@ from jaxdp.checkpoint import checkpoints as checkpoints_lib
 from jaxdp.checkpoint import paths
 from jaxdp.checkpoint.checkpoints import Checkpoints, NotSavedError
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import TrainState, create_train_state
 

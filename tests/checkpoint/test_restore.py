@@ -19,7 +19,7 @@ from jaxdp import models
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.step.state import TrainState, create_train_state
 
 FOLDER = pathlib.Path("run", "checkpoints")

@@ -13,7 +13,7 @@ import pytest
 
 from jaxdp.data import augment
 from jaxdp.data.augment import Example, Mixing, Preprocess, create, create_augmentations
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 NUMBERED = {"crop": "crop:7", "cutout": "cutout:4", "random_resized_crop": "random_resized_crop:12"}
 WORDS = {name: NUMBERED.get(name, name) for name in augment.names()}

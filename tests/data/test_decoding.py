@@ -12,13 +12,13 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp import data
-from jaxdp.components import open_data
+from jaxdp.build.inputs import Objects
+from jaxdp.build.parts import open_data
 from jaxdp.config import DataConfig, TrainConfig
 from jaxdp.data import image_file as images
 from jaxdp.data.opening import check_dataset
 from jaxdp.data.resize import Resize
 from jaxdp.data.split import empty_aligned
-from jaxdp.objects import Objects
 
 
 def picture(height: int, width: int, channels: int = 3) -> np.ndarray:

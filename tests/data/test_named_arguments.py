@@ -13,7 +13,7 @@ from PIL import Image
 import jaxdp
 from jaxdp import data
 from jaxdp.config import DataConfig, fields
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 IMAGES, LABELS = noise(0, 12, 8, 8), np.arange(12) % 2
 BITS = noise(1, 12, 8, 8, high=2)

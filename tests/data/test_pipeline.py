@@ -11,11 +11,11 @@ import pytest
 from example_files import Broken, bad_example, skipped
 from numpy.testing import assert_array_equal
 
+from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.sources import ArraySource, Dataset, Split
 from jaxdp.runtime import platform
-from jaxdp.training.setup import create_setup
 
 
 def checked(source: Any, count: int, skip: bool = False) -> Split:

@@ -9,12 +9,12 @@ import pytest
 from example_files import Broken, skipped
 from numpy.testing import assert_array_equal
 
+from jaxdp.build import setup
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
 from jaxdp.data.sources import Dataset, Split
 from jaxdp.step.step import example_keys
-from jaxdp.training import setup
-from jaxdp.training.setup import Setup, create_setup
 
 CONFIGS = {
     "digits": TrainConfig.of(

@@ -21,7 +21,7 @@ import time
 import traceback
 from typing import Any
 
-from jaxdp.rundir import read
+from jaxdp.text import console
 
 ROOM_BYTES = 3 * 2**30  # beside what the process holds once it has started
 DEVICES = 8
@@ -37,7 +37,8 @@ def held_bytes(name: str) -> int:
 
 
 def start() -> None:
-    from jaxdp.runtime import launcher, platform
+    from jaxdp.launching import launcher
+    from jaxdp.runtime import platform
 
     platform.configure(DEVICES)
     platform.check_backend()
@@ -69,7 +70,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = pathlib.Path(request["folder"])
     os.chdir(folder)
 
-    read._warned.clear()  # pyright: ignore[reportPrivateUsage]
+    console._warned.clear()  # pyright: ignore[reportPrivateUsage]
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     before, began = held_bytes("VmRSS"), time.monotonic()
     for number, name in ((1, "out.txt"), (2, "err.txt")):

@@ -15,9 +15,9 @@ from jaxdp import predict, train
 from jaxdp.config import DataConfig, TrainConfig
 from jaxdp.data import from_arrays, image_file
 from jaxdp.data.sources import BadExample, open_dataset
+from jaxdp.errors import ConfigError
 from jaxdp.inference import files
 from jaxdp.inference.predictor import Predictor
-from jaxdp.registry import ConfigError
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)

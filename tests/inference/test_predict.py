@@ -22,14 +22,14 @@ from runs import answers, evaluated
 
 import jaxdp
 from jaxdp import predict, train
+from jaxdp.build import saved_model
 from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
-from jaxdp.inference import saved_model
+from jaxdp.errors import ConfigError
 from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.predictor import Predictor
 from jaxdp.inference.results import Results
-from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions
 from jaxdp.reporting.progress import create_bar
 from jaxdp.rundir.layout import RunDirectory

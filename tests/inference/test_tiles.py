@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from jaxdp.inference import reach
+from jaxdp.inference import receptive_field as reach
 from jaxdp.inference.tiles import ALIGNMENT, Tiles
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
+from jaxdp.errors import ConfigError
 from jaxdp.models import layers
-from jaxdp.registry import ConfigError
 
 BOTTLENECK: dict[str, Any] = {"bottleneck": True}
 WIDENING: dict[str, Any] = {"depth": 110, "growth": "multiplicative"}
@@ -257,13 +257,13 @@ def test_classes_are_exported_under_their_names(name: str) -> None:
 def test_a_recipe_constructs_the_same_model() -> None:
     common: dict[str, Any] = {"num_classes": 3, "in_channels": 1, "dtype": jnp.bfloat16}
     model = models.CNN(**common, rngs=nnx.Rngs(0), width=4, hidden=8, dropout=0.5)
-    recipe = models.recipe_of(model)
+    recipe = models.constructor_of(model)
     assert recipe == ("cnn", {"width": 4, "hidden": 8, "dropout": 0.5})
     again = models.create(recipe[0], **common, rngs=nnx.Rngs(0), **recipe[1])
     assert nnx.graphdef(again) == nnx.graphdef(model)
-    assert models.recipe_of(nnx.clone(again)) == recipe
+    assert models.constructor_of(nnx.clone(again)) == recipe
     recipe[1]["width"] = 5
-    assert models.recipe_of(again) == ("cnn", {"width": 4, "hidden": 8, "dropout": 0.5})
+    assert models.constructor_of(again) == ("cnn", {"width": 4, "hidden": 8, "dropout": 0.5})
 
 
 @pytest.mark.usefixtures("registries")
@@ -280,7 +280,7 @@ def test_what_yaml_cannot_hold_has_no_recipe() -> None:
 
     def recipe(widths: Any, of: Any = Listed, **kwargs: Any) -> Any:
         model = of(widths=widths, num_classes=3, in_channels=1, rngs=nnx.Rngs(0), **kwargs)
-        return models.recipe_of(model)
+        return models.constructor_of(model)
 
     assert recipe([4, [8, 0.5]], name=None, flag=True) == (
         "listed",
@@ -289,4 +289,4 @@ def test_what_yaml_cannot_hold_has_no_recipe() -> None:
     for value in (jnp.ones(2), (4, 8), nnx.relu, {"a": 1}, [4, jnp.float32]):
         assert recipe(value) is None
     assert recipe([4], of=Derived) is None
-    assert models.recipe_of(nnx.Linear(1, 1, rngs=nnx.Rngs(0))) is None
+    assert models.constructor_of(nnx.Linear(1, 1, rngs=nnx.Rngs(0))) is None

@@ -13,8 +13,8 @@ from flax import nnx
 from reference_state import load_reference_weights
 from test_models import abstract, create
 
+from jaxdp.errors import ConfigError
 from jaxdp.models.reference_weights import reference_names
-from jaxdp.registry import ConfigError
 
 VECTORS = ("weight", "bias", "running_mean", "running_var")
 UNET: dict[str, Any] = {"base_channels": 2, "levels": 2}

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 from test_models import UNET, VALID, abstract, create
 
+from jaxdp.errors import ConfigError
 from jaxdp.models.unet import UpConv, smallest_side
-from jaxdp.registry import ConfigError
 
 
 def output_shape(model: Any, height: int, width: int) -> tuple[int, ...]:

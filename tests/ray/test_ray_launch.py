@@ -17,10 +17,10 @@ from ray_nodes import FLAGS, Command, Nodes
 
 from jaxdp import launch
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.launching.ray_launcher import RayConfig, check, widest
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.ray_cluster import Node, place
-from jaxdp.runtime.ray_launcher import RayConfig, check, widest
 
 TRAIN = [
     "--",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jax._src.lib import _jax
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import group as group_lib
 from jaxdp.runtime.group import Group
 

@@ -29,7 +29,7 @@ from process_group import (
 
 from jaxdp import train
 from jaxdp.config import ProcessConfig
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import processes
 
 AGAIN = "; the same command continues after the last checkpoint"

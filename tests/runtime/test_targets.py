@@ -5,7 +5,7 @@ import math
 import pytest
 from jax.experimental import topologies
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import targets
 from jaxdp.runtime.targets import CHIPS, Target
 

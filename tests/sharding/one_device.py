@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdp.build.setup import Setup
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import TrainState
-from jaxdp.training.setup import Setup
 
 Trained = tuple[TrainState, Any]  # the state, and the metric sums of the last step
 

@@ -8,9 +8,9 @@ import pytest
 from one_device import Trained, assert_same, oracle, trained
 
 from jaxdp import models
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.sharding import strategy
-from jaxdp.training.setup import Setup, create_setup
 
 SMALL = {  # test_parity.py has pyramidnet, with every mode of batch norm
     "resnet": {"depth": 8},

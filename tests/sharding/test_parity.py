@@ -18,7 +18,7 @@ from jaxdp.config import BatchNormMode
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_augmentations
 from jaxdp.data.sources import open_dataset
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import batch_norm as batch_norm_lib

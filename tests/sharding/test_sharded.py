@@ -22,15 +22,15 @@ from one_device import oracle as oracle_of
 from process_group import Processes
 
 from jaxdp import train
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.checkpoint.stored import SHAPES, flatten
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.sharding import partition, sharded
 from jaxdp.sharding.sharded import Sharded
-from jaxdp.training.setup import Setup, create_setup
 
 # Widths of 16, 20, 24 and 28: 8 devices shard some kernels by inputs, some by outputs, and hold the
 # others whole.

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdp.build.setup import create_setup
 from jaxdp.config import OptimizationConfig, TrainConfig
 from jaxdp.step.optim import OPTIMIZERS, create_optimizer, create_schedule
-from jaxdp.training.setup import create_setup
 
 
 def rates(total_steps: int = 100, **settings) -> np.ndarray:

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from jaxdp import tasks
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.step import metrics
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from jaxdp import tasks
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.step import metrics
 
 CLASSES, EXAMPLES = 7, 24

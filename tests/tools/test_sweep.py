@@ -10,9 +10,9 @@ from process_group import Command
 
 from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
+from jaxdp.launching.launcher import device_shares
 from jaxdp.reporting import sweeps
-from jaxdp.runtime.launcher import device_shares
-from jaxdp.sweep_trials import Grid, Space, Trial
+from jaxdp.sweeps.trials import Grid, Space, Trial
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"

@@ -16,9 +16,9 @@ from test_sweep import FLAGS, RATE, run
 
 from jaxdp import sweep
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
-from jaxdp.sweep_search import Search
-from jaxdp.sweep_trials import Space, Trial
+from jaxdp.errors import ConfigError
+from jaxdp.sweeps.search import Search
+from jaxdp.sweeps.trials import Space, Trial
 
 
 def saved_study() -> Any:

@@ -17,12 +17,12 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
 from jaxdp import data, tasks
+from jaxdp.build import class_weights as weights
+from jaxdp.build.setup import create_setup
 from jaxdp.config import ClassWeights, TrainConfig, run_hash
 from jaxdp.data.split import Split
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.tasks.classification import Classification
-from jaxdp.training import class_weights as weights
-from jaxdp.training.setup import create_setup
 
 RNG = np.random.default_rng(0)
 COUNTS = (60, 25, 11)  # of each class

@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
+from jaxdp.build import setup as setup_lib
 from jaxdp.config import ProcessConfig, TrainConfig, fields, settings_with
 from jaxdp.models.layers import BatchNorm
-from jaxdp.training import setup as setup_lib
 
 SETTINGS: dict[str, Any] = {
     "model": "tiny", "dataset": "digits", "global_batch_size": 32, "steps": 3, "augment": ("none",)

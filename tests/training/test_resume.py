@@ -16,10 +16,10 @@ from process_group import environment
 from runs import assert_same_run, evaluated, rows, run_train, summary
 
 from jaxdp import evaluate
+from jaxdp.build import setup
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import stored
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.training import setup
 
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = (

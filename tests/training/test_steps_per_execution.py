@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxdp import train
+from jaxdp.build.intervals import Intervals
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.rundir.read import read_lines
-from jaxdp.training.intervals import Intervals
-from jaxdp.training.setup import Setup, create_setup
 
 CNN: dict[str, Any] = {
     "model": "cnn",

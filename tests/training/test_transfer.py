@@ -14,12 +14,12 @@ from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import convert, data, models
+from jaxdp.build.setup import create_setup
 from jaxdp.data.sources import digits
+from jaxdp.errors import ConfigError
 from jaxdp.models.reference_weights import reference_names
-from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import read_lines
 from jaxdp.step.state import array_name
-from jaxdp.training.setup import create_setup
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 SMALL: dict[str, Any] = {"model_kwargs": {"width": 2, "hidden": 8}, "devices": 2, "progress": False}

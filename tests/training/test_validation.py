@@ -13,7 +13,7 @@ from runs import rows, run_train, summary
 import jaxdp
 from jaxdp import evaluate
 from jaxdp.data.sources import open_dataset, read_settings
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 CNN = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --devices 2 --run-dir run"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from small_runs import SMALL
 
+from jaxdp.build.inputs import NOTHING
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
-from jaxdp.objects import NOTHING
-from jaxdp.training.setup import Setup, create_setup
 from jaxdp.workers import shares
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import Job, Worker, WorkerSpec

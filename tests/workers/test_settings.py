@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import jaxdp
-from jaxdp import config, deprecation
-from jaxdp.config import TrainConfig, run_hash
-from jaxdp.registry import ConfigError
+from jaxdp import config
+from jaxdp.config import TrainConfig, deprecation, run_hash
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import ray_connection
 

@@ -1,7 +1,7 @@
 """Adds the memory of the devices to the training rows, so that an uneven one shows."""
 
-from jaxdp.callbacks import register
-from jaxdp.events import Run
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Run
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from jaxdp.callbacks import register
-from jaxdp.events import Evaluated, Run, Started
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Evaluated, Run, Started
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import nearest
 
 _LOWER_IS_BETTER = ("loss", "mse", "mae")
 _STATE = ("best", "best_step", "evaluations_since_best")

@@ -2,9 +2,9 @@
 
 from typing import TextIO
 
-from jaxdp.callbacks import register
-from jaxdp.events import Logged, Run, Started
-from jaxdp.registry import ConfigError
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Logged, Run, Started
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import keep_readable, no_link, rows_text
 

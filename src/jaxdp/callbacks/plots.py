@@ -1,10 +1,10 @@
 """Draws the plots of a finished run: curves, and a confusion matrix or predictions."""
 
-from jaxdp.events import Ended, Run
+from jaxdp.callbacks.events import Ended, Run
 from jaxdp.inference.instances import label_instances
-from jaxdp.parsing import one_line, valid_text
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.read import warn_again
+from jaxdp.text.console import warn_again
+from jaxdp.text.messages import one_line, valid_text
 
 
 class Plots:

@@ -6,9 +6,9 @@ open.
 
 import jax
 
-from jaxdp.callbacks import register
-from jaxdp.events import Run, Started, StepBegin, StepEnd
-from jaxdp.registry import ConfigError
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Run, Started, StepBegin, StepEnd
+from jaxdp.errors import ConfigError
 
 
 @register("profiler")

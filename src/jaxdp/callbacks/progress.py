@@ -11,11 +11,11 @@ from typing import Any
 import rich.console
 import rich.progress
 
-from jaxdp.callbacks import register
-from jaxdp.events import Logged, Run, Started, StepEnd
-from jaxdp.parsing import printable
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Logged, Run, Started, StepEnd
 from jaxdp.reporting.progress import metrics_text
-from jaxdp.units import bytes_text
+from jaxdp.text.messages import printable
+from jaxdp.text.units import bytes_text
 
 
 @register("progress")

@@ -5,12 +5,12 @@ result.
 import contextlib
 from typing import Any
 
-from jaxdp import source_files
+from jaxdp.callbacks.events import Ended, Run, Started
 from jaxdp.data.fingerprint import fingerprint
-from jaxdp.events import Ended, Run, Started
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.rundir import source_files
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.read import warn, warn_again
+from jaxdp.text.console import warn, warn_again
 
 
 class RunRecord:

@@ -5,10 +5,10 @@
 import time
 from typing import Any
 
-from jaxdp.callbacks import register
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Ended, Logged, Run, Started
 from jaxdp.callbacks.tracking import metrics_of
-from jaxdp.events import Ended, Logged, Run, Started
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 
 @register("tensorboard")

@@ -3,8 +3,8 @@
 import importlib
 from typing import Any, cast
 
-from jaxdp.events import Run, Started
-from jaxdp.registry import ConfigError
+from jaxdp.callbacks.events import Run, Started
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.read import Row, read_line
 from jaxdp.rundir.write import replace_file
 

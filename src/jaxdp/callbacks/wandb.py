@@ -3,9 +3,9 @@
 import secrets
 from typing import Any
 
-from jaxdp.callbacks import register
+from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.events import Ended, Logged, Run
 from jaxdp.callbacks.tracking import Tracker, metrics_of, settings_of
-from jaxdp.events import Ended, Logged, Run
 
 
 @register("wandb")

@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from jaxdp.events import Activity, Run, Started
+from jaxdp.callbacks.events import Activity, Run, Started
 from jaxdp.rundir.write import no_link
 from jaxdp.runtime.processes import Group
 

@@ -21,9 +21,9 @@ from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
 from jaxdp.checkpoint.stored import SETTINGS, Position, flatten, orbax, orbax_errors
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import warn_again
+from jaxdp.errors import ConfigError
 from jaxdp.step.state import TrainState
+from jaxdp.text.console import warn_again
 
 # How often a process that is one of several looks whether its own part of a save has failed.
 _LOOK_SECONDS = 1.0

@@ -20,12 +20,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from jaxdp.parsing import one_line, printable
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import saved_steps as steps
 from jaxdp.rundir.read import DAMAGED, DamagedFile, read_object
 from jaxdp.rundir.schemas import Count, conforms
 from jaxdp.rundir.write import replace_file
+from jaxdp.text.messages import one_line, printable
 
 # So long removing a checkpoint may take: the run that goes on keeps only the newest.
 _REMOVAL_SECONDS = 1.0

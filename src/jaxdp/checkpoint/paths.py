@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 # Orbax and its libraries take characters anywhere in a path for a pattern (`[`, `*`, `?`), a
 # separator (a backslash) or a protocol (`gs:/`), and leave files out or read the files of others.

@@ -21,12 +21,12 @@ from jaxdp.checkpoint.stored import (
     orbax_errors,
     unflatten,
 )
+from jaxdp.errors import ConfigError
 from jaxdp.models.weights import fit_weights
-from jaxdp.parsing import one_line, valid_text
-from jaxdp.registry import ConfigError, brief
-from jaxdp.rundir.read import warn, warn_again
 from jaxdp.rundir.start import check_utf8
 from jaxdp.step.state import TrainState
+from jaxdp.text.console import warn, warn_again
+from jaxdp.text.messages import brief, one_line, valid_text
 
 T = TypeVar("T")
 _ATTEMPTS = 30  # to read a checkpoint of a run that goes on

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.step.state import TrainState
 
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far

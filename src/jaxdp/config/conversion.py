@@ -7,10 +7,11 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from jaxdp import deprecation
+from jaxdp.config import deprecation
 from jaxdp.config.values import ClassWeights, number, parse_keywords
-from jaxdp.parsing import is_finite
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import nearest
+from jaxdp.text.parsing import is_finite
 
 _TYPE_NAMES: dict[Any, str] = {
     int: "an integer",

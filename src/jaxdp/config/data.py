@@ -12,7 +12,7 @@ from jaxdp.config.values import (
     MaskValues,
     at_most,
 )
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 
 @settings_group

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import yaml
 
-from jaxdp import deprecation, parsing
+from jaxdp.config import deprecation
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER
 from jaxdp.config.settings import (
     Settings,
@@ -20,7 +20,9 @@ from jaxdp.config.settings import (
     settings_with,
 )
 from jaxdp.config.train import TrainConfig
-from jaxdp.registry import ConfigError, brief, nearest
+from jaxdp.errors import ConfigError
+from jaxdp.text import parsing
+from jaxdp.text.messages import brief, nearest, one_line
 
 # Their runs have the folders of the default strategy: any of them may continue the others.
 _ON_WORKERS = ("exact", "async")
@@ -46,7 +48,7 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         with path.open(encoding="utf-8") as file:
             return parse(file.read(parsing.MOST_CHARACTERS + 1), path, cls)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("config", path, f"cannot be read: {parsing.one_line(error)}") from error
+        raise ConfigError("config", path, f"cannot be read: {one_line(error)}") from error
 
 
 def parse(

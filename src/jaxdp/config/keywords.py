@@ -3,16 +3,17 @@
 Written by tests/test_keywords.py from the declarations of `TrainConfig`.
 """
 
-from __future__ import annotations  # Result is not imported
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from optax import GradientTransformation  # pyright: ignore[reportMissingTypeStubs]
 
-if TYPE_CHECKING:
-    from jaxdp.result import Result
+
+class Resumable(Protocol):
+    """A result of training, with the folder of its run, if it has one."""
+
+    run_dir: Path | None
 
 
 class TrainKeywords(TypedDict, total=False):
@@ -63,7 +64,7 @@ class TrainKeywords(TypedDict, total=False):
     clip_norm: float | None
     label_smoothing: float
     ema_decay: float
-    init_from: str | Path | Result | None
+    init_from: str | Path | Resumable | None
     freeze: str | None
     workers: int | None
     slices: int | None
@@ -71,7 +72,7 @@ class TrainKeywords(TypedDict, total=False):
     staleness: int | None
     ray_address: str | None
     run_dir: str | None
-    resume: Literal["auto", "never", "must"] | str | Path | Result
+    resume: Literal["auto", "never", "must"] | str | Path | Resumable
     eval_every: int | None
     checkpoint_every: int | None
     keep: int

@@ -10,11 +10,12 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from jaxdp import deprecation
+from jaxdp.config import deprecation
 from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.values import Range
-from jaxdp.parsing import is_finite
-from jaxdp.registry import ConfigError, nearest, shown
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import nearest, shown
+from jaxdp.text.parsing import is_finite
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
 REQUIRED: Any = dataclasses.MISSING  # the default of a setting that must be given

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
-from jaxdp import parsing
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.text import parsing
+from jaxdp.text.parsing import is_count
 
 _MOST_MASK_VALUES = 255  # 255 itself stands for pixels to ignore
 

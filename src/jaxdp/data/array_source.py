@@ -15,8 +15,8 @@ from jaxdp.data.dataset import (
 from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
-from jaxdp.parsing import some
-from jaxdp.rundir.read import warn
+from jaxdp.text.console import warn
+from jaxdp.text.messages import some
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 _FIELDS = {3: "masks", 4: "targets"}  # by the targets' dimensions; others are labels

@@ -16,7 +16,7 @@ from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from jaxdp.config import DataConfig
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 Example = dict[str, Any]
 Size = tuple[int, int]  # height, width

@@ -4,9 +4,9 @@ import collections
 import os
 import pathlib
 
-from jaxdp.parsing import resolved
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import warn
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import warn
+from jaxdp.text.parsing import resolved
 
 SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split()
 

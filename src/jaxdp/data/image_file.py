@@ -21,8 +21,8 @@ from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
 from jaxdp.data.masks import check_zero, to_class_numbers
 from jaxdp.data.resize import Resize
-from jaxdp.rundir.read import say
 from jaxdp.runtime import platform
+from jaxdp.text.console import say
 
 # An error says in one line what is wrong with a file.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)

@@ -7,8 +7,9 @@ from pathlib import Path
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
 from jaxdp.data.request import Request
 from jaxdp.data.splits import usual_names
-from jaxdp.parsing import composed, resolved
-from jaxdp.rundir.read import say, warn
+from jaxdp.text.console import say, warn
+from jaxdp.text.messages import composed
+from jaxdp.text.parsing import resolved
 
 # Usual names of the folders of images and of masks, case aside, with those of VOC and nnU-Net.
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages", "imagestr")

@@ -19,7 +19,7 @@ from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.data.splits import choose_splits
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 _IMAGE_KEYS = ("images", "image", "img", "pixel_values")
 _TARGET_KEYS = {

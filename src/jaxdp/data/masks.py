@@ -11,9 +11,9 @@ from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample
 from jaxdp.data.request import NOT_GIVEN, Request
-from jaxdp.parsing import some
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import warn
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import warn
+from jaxdp.text.messages import some
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
 # More classes than these are declared by the user: they may be numbers of objects.

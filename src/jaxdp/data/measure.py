@@ -26,9 +26,9 @@ from jaxdp.data.pixel_statistics import PixelStatistics
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.data.resize import Resize
 from jaxdp.data.split import Split
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import warn
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.text.console import warn
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
 _SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all

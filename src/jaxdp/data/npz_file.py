@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import native
-from jaxdp.free_memory import check_memory
+from jaxdp.runtime.free_memory import check_memory
 
 
 def open_npz(path: str | os.PathLike[str]) -> Any:

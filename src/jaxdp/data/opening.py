@@ -16,9 +16,9 @@ from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
 from jaxdp.data.splits import Part, choose_splits
-from jaxdp.parsing import composed, printable, some
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import say
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import say
+from jaxdp.text.messages import composed, printable, some
 
 _NARROWEST = 1e-30  # range of pixels; its inverse, times 255, is finite in float32
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxdp.config import DataConfig
 from jaxdp.data.dataset import Description
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
 NOT_GIVEN = "(not given)"  # the value of a setting that an error asks for

@@ -13,7 +13,7 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, Dataset, Example, Size
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 _LARGEST_SIDE = 16384
 _LONGEST_SIDE = 2**18

@@ -20,7 +20,7 @@ from jaxdp.data.dataset import (
 )
 from jaxdp.data.masks import check_like, mask_table
 from jaxdp.data.resize import Resize
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 _ALIGNMENT = 64  # bytes
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import NOT_GIVEN, Request
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import say
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import say
 
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
 _SECTIONS = 10  # of consecutive pages, if one file holds all

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import Size
-from jaxdp.free_memory import check_memory
+from jaxdp.runtime.free_memory import check_memory
 
 SUFFIXES = (".tif", ".tiff")
 ORIENTATION = 0x0112  # tag of TIFF and EXIF

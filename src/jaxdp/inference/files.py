@@ -15,10 +15,11 @@ import numpy as np
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
 from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
+from jaxdp.errors import ConfigError
 from jaxdp.inference.predictor import Predictor
-from jaxdp.parsing import resolved, valid_text
-from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.text.messages import valid_text
+from jaxdp.text.parsing import resolved
 
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale

@@ -15,8 +15,8 @@ from jaxtyping import Float, Integer
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
 from jaxdp.data.sources import Description, Split
 from jaxdp.data.tiff import Plane
+from jaxdp.errors import ConfigError
 from jaxdp.inference.predictor import Predictor
-from jaxdp.registry import ConfigError
 from jaxdp.step.metrics import Sums
 from jaxdp.tasks import instances
 

@@ -17,11 +17,11 @@ from jaxdp.data.dataset import BadExample, Size, native, pixel_problem
 from jaxdp.data.image_file import Data, Picture, planes_of, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
-from jaxdp.inference import reach
+from jaxdp.errors import ConfigError
+from jaxdp.inference import receptive_field as reach
 from jaxdp.inference.apply import create_predictor, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
 from jaxdp.inference.tiles import Tiles
-from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task

@@ -5,17 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
 from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
+from jaxdp.errors import ConfigError
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
-from jaxdp.parsing import resolved, valid_text
-from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import check_file, check_folder, replace_file
+from jaxdp.text import csv_text
+from jaxdp.text.messages import valid_text
+from jaxdp.text.parsing import resolved
 
 _NOT_GIVEN = "(not given)"
 

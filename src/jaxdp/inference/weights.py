@@ -17,8 +17,8 @@ import safetensors.numpy
 from jaxdp.config import TrainConfig
 from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.sources import Description
+from jaxdp.errors import ConfigError
 from jaxdp.inference.apply import create_apply, create_preprocess
-from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState, model_arrays
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run

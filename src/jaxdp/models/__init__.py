@@ -5,18 +5,16 @@ model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth
 logits = model(images)
 """
 
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+from typing import TYPE_CHECKING
 
-import functools
-import inspect
-import json
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-import jax
-from flax import nnx
-
-from jaxdp.registry import ConfigError, Registry, check_keywords
+from jaxdp.models.registry import class_named as __getattr__  # noqa: F401
+from jaxdp.models.registry import constructor_of as constructor_of
+from jaxdp.models.registry import create as create
+from jaxdp.models.registry import factory as factory
+from jaxdp.models.registry import names as names
+from jaxdp.models.registry import parameter_count as parameter_count
+from jaxdp.models.registry import register as register
+from jaxdp.models.registry import tasks_of as tasks_of
 
 if TYPE_CHECKING:
     from jaxdp.models.cnn import CNN as CNN
@@ -24,159 +22,3 @@ if TYPE_CHECKING:
     from jaxdp.models.resnet import ResNet as ResNet
     from jaxdp.models.unet import UNet as UNet
     from jaxdp.models.vgg import VGG as VGG
-
-# More than any network has, and few enough that its shapes are found in no time.
-MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
-# Parameters of a constructor that a run decides: they are not the model's own configuration.
-_OF_THE_RUN = ("rngs", "dtype", "num_classes", "in_channels")
-
-Model = TypeVar("Model", bound=Callable[..., Any])
-
-_models: Registry[Callable[..., nnx.Module]] = Registry("model", "jaxdp.models")
-names = _models.entries
-__getattr__ = _models.class_named
-
-
-def register(name: str) -> Callable[[Model], Model]:
-    """Registers a model class, or a function that returns a model, under a name, and returns it.
-
-    Args:
-        name: the name for `--model` and `create`.
-
-    Raises:
-        ConfigError: if another model has that name.
-    """
-    add = _models.register(name)
-
-    def register_model(model: Model) -> Model:
-        made: Any = add(model)
-        if inspect.isclass(made):
-            _record_arguments(name, made)
-        return model
-
-    return register_model
-
-
-def _record_arguments(name: str, model_class: type[Any]) -> None:
-    """Makes a class note its name and the given keywords in the attribute `init_kwargs` of its
-    instances, but not of its subclasses' instances.
-    """
-    initialize: Any = model_class.__init__
-
-    @functools.wraps(initialize)
-    def recording(self: Any, *args: Any, **kwargs: Any) -> None:
-        initialize(self, *args, **kwargs)
-        keywords = {key: value for key, value in kwargs.items() if key not in _OF_THE_RUN}
-        if type(self) is model_class and not args and _is_plain(list(keywords.values())):
-            # A static part of the graph definition, which has to be hashable.
-            self.init_kwargs = json.dumps([name, keywords])
-
-    model_class.__init__ = recording
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, cast(list[object], value)))
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def recipe_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
-    """Returns the registered name of a model's class and the keywords it was constructed with, for
-    `models.create`.
-
-    Keywords that were left to their defaults are left out, and so are `rngs`, `dtype`,
-    `num_classes` and `in_channels`, which a run decides.
-
-    Args:
-        model: a model as its constructor made it, or a copy of it.
-
-    Returns:
-        Name and keywords; None if the class is not registered, an argument was given without its
-        keyword, or a keyword is no plain YAML value: a number, a string, true, false, null, or a
-        list of these.
-    """
-    recorded = getattr(model, "init_kwargs", None)
-    if recorded is None:
-        return None
-    name, keywords = json.loads(recorded)
-    return name, keywords
-
-
-def factory(name: str) -> Any:
-    """Returns the class or function that makes a model.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
-    return _models[name]
-
-
-def tasks_of(name: str) -> tuple[str, ...]:
-    """Returns the tasks that a model serves, the usual one first.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
-    return getattr(_models[name], "tasks", ("classification",))
-
-
-def create(
-    name: str | Callable[..., Any],
-    *,
-    num_classes: int,
-    in_channels: int,
-    rngs: nnx.Rngs,
-    **kwargs: Any,
-) -> Any:
-    """Creates a model that maps images (batch, height, width, in_channels) to float32 logits
-    (batch, num_classes).
-
-    A model with an output per pixel returns (batch, height, width, num_classes) instead.
-
-    Args:
-        name: a registered name, e.g. `pyramidnet`, or what makes a model.
-        num_classes: number of classes, or of output channels in regression.
-        in_channels: number of channels of the images.
-        rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are
-            called without keys.
-        **kwargs: keywords of that model, e.g. `depth`; all models accept `dtype`, the format of the
-            computation.
-
-    Raises:
-        ConfigError: for an unknown name or keyword, or a value that the model does not accept.
-    """
-    create: Any = factory(name) if isinstance(name, str) else name
-    check_keywords("model_kwargs", create, kwargs, reserved=("num_classes", "in_channels", "rngs"))
-    return create(num_classes=num_classes, in_channels=in_channels, rngs=rngs, **kwargs)
-
-
-def parameter_count(model: nnx.Module) -> int:
-    """Returns the number of trainable parameters of a model, without batch statistics.
-
-    Also of an `nnx.eval_shape` result.
-    """
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-
-
-def require(condition: bool, keyword: str, value: object, remedy: str) -> None:
-    """Raises ConfigError that names a model's keyword and its value, unless the condition holds."""
-    if not condition:
-        raise ConfigError("model_kwargs", {keyword: value}, remedy)
-
-
-def require_count(keyword: str, value: object, maximum: int = MOST_CHANNELS) -> None:
-    """Raises ConfigError unless the value is a whole number from 1 to `maximum`."""
-    number = value if isinstance(value, int) and not isinstance(value, bool) else 0
-    require(number >= 1, keyword, value, "must be a whole number of at least 1")
-    require(number <= maximum, keyword, value, f"must be at most {maximum}")
-
-
-def require_rate(keyword: str, value: object) -> None:
-    """Raises ConfigError unless the value is a probability of at least 0 and below 1."""
-    is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-    require(is_rate, keyword, value, "must be at least 0 and below 1")
-
-
-def require_known(keyword: str, value: object, known: Iterable[object]) -> None:
-    """Raises ConfigError that lists the known values, unless the value is one of them."""
-    require(value in known, keyword, value, f"known: {', '.join(map(str, known))}")

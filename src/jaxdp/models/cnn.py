@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp import models
-from jaxdp.models import layers, resampling
+from jaxdp.models import layers, registry, resampling
 
 # The dense layers see 4x4 positions, whatever size the images have.
 _POSITIONS = 4
 
 
-@models.register("cnn")
+@registry.register("cnn")
 class CNN(nnx.Module):
     """Three 3x3 convolutions with batch norm, ReLU and poolings, and two dense layers.
 
@@ -49,9 +48,9 @@ class CNN(nnx.Module):
         dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
-        models.require_count("width", width)
-        models.require_count("hidden", hidden)
-        models.require_rate("dropout", dropout)
+        registry.require_count("width", width)
+        registry.require_count("hidden", hidden)
+        registry.require_rate("dropout", dropout)
         widths = [in_channels, width, 2 * width, 4 * width]
         self.convs = nnx.List(
             [layers.conv(*pair, 3, dtype=dtype, rngs=rngs) for pair in itertools.pairwise(widths)]

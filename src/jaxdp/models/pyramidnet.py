@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp import models
-from jaxdp.models import layers, resampling
+from jaxdp.models import layers, registry, resampling
 
 # Units per stage of the ImageNet form, all bottlenecks.
 _IMAGENET_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
 
-@models.register("pyramidnet")
+@registry.register("pyramidnet")
 class PyramidNet(nnx.Module):
     """A stem, pre-activation residual units with parameter-free shortcuts, global average pooling
     and a dense layer.
@@ -62,13 +61,13 @@ class PyramidNet(nnx.Module):
         dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
-        models.require_known("growth", growth, ("additive", "multiplicative"))
-        models.require_known("stem", stem, ("cifar", "imagenet"))
-        possible = isinstance(alpha, int | float) and 0 < alpha <= models.MOST_CHANNELS
-        remedy = f"must be a number greater than 0 and at most {models.MOST_CHANNELS}"
-        models.require(possible, "alpha", alpha, remedy)
-        models.require_rate("shake_drop", shake_drop)
-        models.require_rate("dropout", dropout)
+        registry.require_known("growth", growth, ("additive", "multiplicative"))
+        registry.require_known("stem", stem, ("cifar", "imagenet"))
+        possible = isinstance(alpha, int | float) and 0 < alpha <= registry.MOST_CHANNELS
+        remedy = f"must be a number greater than 0 and at most {registry.MOST_CHANNELS}"
+        registry.require(possible, "alpha", alpha, remedy)
+        registry.require_rate("shake_drop", shake_drop)
+        registry.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth, bottleneck, stem)
         start = 16 if stem == "cifar" else 64
         widths = unit_widths(start, alpha, sum(units_per_stage), growth)
@@ -177,12 +176,12 @@ def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list
 def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]:
     if stem == "imagenet":
         remedy = "the imagenet stem has bottleneck units; set bottleneck=true"
-        models.require(bottleneck, "bottleneck", bottleneck, remedy)
+        registry.require(bottleneck, "bottleneck", bottleneck, remedy)
         remedy = f"with the imagenet stem it must be one of {', '.join(map(str, _IMAGENET_UNITS))}"
-        models.require(depth in _IMAGENET_UNITS, "depth", depth, remedy)
+        registry.require(depth in _IMAGENET_UNITS, "depth", depth, remedy)
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
-    models.require_count("depth", depth, maximum=models.MOST_LAYERS)
+    registry.require_count("depth", depth, maximum=registry.MOST_LAYERS)
     rounds, rest = divmod(depth - 2, layers_per_round)
     lower = max(1, rounds) * layers_per_round + 2
     kind = "bottleneck" if bottleneck else "basic"
@@ -190,5 +189,5 @@ def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]
         f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or"
         f" {lower + layers_per_round}"
     )
-    models.require(rounds >= 1 and rest == 0, "depth", depth, remedy)
+    registry.require(rounds >= 1 and rest == 0, "depth", depth, remedy)
     return (rounds,) * 3

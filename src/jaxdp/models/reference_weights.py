@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import nnx
 
+from jaxdp.errors import ConfigError
 from jaxdp.models.pyramidnet import PyramidNet
 from jaxdp.models.resnet import ResNet
 from jaxdp.models.unet import UNet
 from jaxdp.models.vgg import POSITIONS, VGG, CifarHead
-from jaxdp.registry import ConfigError
 
 Path = tuple[str | int, ...]
 

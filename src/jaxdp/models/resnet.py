@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp import models
-from jaxdp.models import layers, resampling
+from jaxdp.models import layers, registry, resampling
 
 # Units per stage of the four-stage form.
 _IMAGENET_UNITS = {
@@ -27,7 +26,7 @@ _IMAGENET_UNITS = {
 _FIRST_BOTTLENECK_DEPTH = 50
 
 
-@models.register("resnet")
+@registry.register("resnet")
 class ResNet(nnx.Module):
     """A stem, three or four stages of residual units, global average pooling and a dense layer.
 
@@ -61,18 +60,18 @@ class ResNet(nnx.Module):
         dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
-        models.require_known("stem", stem, ("auto", "cifar", "imagenet"))
-        models.require_rate("dropout", dropout)
+        registry.require_known("stem", stem, ("auto", "cifar", "imagenet"))
+        registry.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth)
         four_stages = len(units_per_stage) == 4
         remedy = (
             f"with {depth} layers there are three stages for small images; use stem=cifar, or"
             " depth=18"
         )
-        models.require(four_stages or stem != "imagenet", "stem", stem, remedy)
+        registry.require(four_stages or stem != "imagenet", "stem", stem, remedy)
         if width is None:
             width = 64 if four_stages else 16
-        models.require_count("width", width)
+        registry.require_count("width", width)
         self.large_stem = stem == "imagenet" or (stem == "auto" and four_stages)
         size, stride = (7, 2) if self.large_stem else (3, 1)
         self.stem_conv = layers.conv(
@@ -162,8 +161,8 @@ def _units_per_stage(depth: int) -> tuple[int, ...]:
     if depth in _IMAGENET_UNITS:
         return _IMAGENET_UNITS[depth]
     known = ", ".join(map(str, _IMAGENET_UNITS))
-    models.require(
-        isinstance(depth, int) and 8 <= depth <= models.MOST_LAYERS and depth % 6 == 2,
+    registry.require(
+        isinstance(depth, int) and 8 <= depth <= registry.MOST_LAYERS and depth % 6 == 2,
         "depth",
         depth,
         f"must be one of {known}, or 6n + 2, e.g. 20 or 56",

@@ -18,13 +18,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp import models
-from jaxdp.models import initializers, layers, resampling
+from jaxdp.models import initializers, layers, registry, resampling
 
 _MOST_LEVELS = 12  # 2 to the power of 12 pixels are one in the deepest
 
 
-@models.register("unet")
+@registry.register("unet")
 class UNet(nnx.Module):
     """An encoder and a decoder of 3x3 convolutions, with skips between blocks of the same
     resolution.
@@ -63,13 +62,13 @@ class UNet(nnx.Module):
         padding: str = "same",
         dtype: Any = jnp.float32,
     ) -> None:
-        models.require_count("base_channels", base_channels)
-        models.require_count("levels", levels, maximum=_MOST_LEVELS)
-        models.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
-        models.require_known("padding", padding, ("same", "valid"))
+        registry.require_count("base_channels", base_channels)
+        registry.require_count("levels", levels, maximum=_MOST_LEVELS)
+        registry.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
+        registry.require_known("padding", padding, ("same", "valid"))
         possible = padding == "same" or upsampling == "transposed"
         remedy = "valid padding goes with transposed up-sampling; use it, or padding=same"
-        models.require(possible, "upsampling", upsampling, remedy)
+        registry.require(possible, "upsampling", upsampling, remedy)
         self.levels = levels
         self.upsampling = upsampling
         self.padding = padding
@@ -148,7 +147,7 @@ class UNet(nnx.Module):
             f"valid padding needs images of {smallest}x{smallest} or more, got"
             f" {height}x{width}; use fewer or same padding"
         )
-        models.require(min(height, width) >= smallest, "levels", self.levels, remedy)
+        registry.require(min(height, width) >= smallest, "levels", self.levels, remedy)
 
 
 class UpConv(nnx.Module):

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp import models
-from jaxdp.models import initializers, layers, resampling
+from jaxdp.models import initializers, layers, registry, resampling
 
 # Convolutions per stage; a pooling follows each.
 _CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -21,7 +20,7 @@ _CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2,
 POSITIONS = 7
 
 
-@models.register("vgg")
+@registry.register("vgg")
 class VGG(nnx.Module):
     """Five stages of 3x3 convolutions and poolings, and a head for CIFAR or for ImageNet.
 
@@ -56,12 +55,12 @@ class VGG(nnx.Module):
         dropout: float | int | None = None,
         dtype: Any = jnp.float32,
     ) -> None:
-        models.require_known("depth", depth, _CONVS)
-        models.require_known("head", head, ("cifar", "imagenet"))
-        models.require_count("width", width)
+        registry.require_known("depth", depth, _CONVS)
+        registry.require_known("head", head, ("cifar", "imagenet"))
+        registry.require_count("width", width)
         if dropout is None:
             dropout = 0.5 if head == "imagenet" else 0.0
-        models.require_rate("dropout", dropout)
+        registry.require_rate("dropout", dropout)
         self.stages = nnx.List([])
         features = in_channels
         for convs, factor in zip(_CONVS[depth], (1, 2, 4, 8, 8), strict=True):

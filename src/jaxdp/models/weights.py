@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp.parsing import some
+from jaxdp.text.messages import some
 
 
 def fit_weights(

@@ -1,13 +1,25 @@
 """The table of a grid that `python -m jaxdp.bench` measured, from its records."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import rich.table
 
 from jaxdp.reporting.console import wide_console
-from jaxdp.runtime import trial
-from jaxdp.runtime.trial import Record
-from jaxdp.units import bytes_text
+from jaxdp.text.units import bytes_text
+
+Record = dict[str, Any]
+
+
+def place_name(record: Record) -> str:
+    """Returns e.g. `pmap on 2 devices`."""
+    count = record["devices"]
+    return f"{record['strategy']} on {count} device{'s' if count > 1 else ''}"
+
+
+def cell_name(record: Record) -> str:
+    """Returns e.g. `pmap on 2 devices, batch 64`."""
+    return f"{place_name(record)}, batch {record['global_batch_size']}"
 
 
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:
@@ -50,7 +62,7 @@ def show(records: Sequence[Record]) -> None:
     console.print("Memory is planned, of one device. Efficiency: compared with one device.")
     for record in records:
         if record["reason"]:
-            console.print(f"{trial.cell_name(record)}: {record['reason']}")
+            console.print(f"{cell_name(record)}: {record['reason']}")
 
 
 def heading(records: Sequence[Record]) -> str:

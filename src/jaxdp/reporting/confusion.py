@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdp import csv_text
 from jaxdp.reporting import fonts, pictures
 from jaxdp.reporting.fonts import Figure, PowerNorm
 from jaxdp.rundir.write import replace_file
+from jaxdp.text import csv_text
 
 _MOST_COUNTS = 30  # classes whose counts are legible in the cells
 _MOST_NAMES = 60  # classes whose names are legible

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import IGNORE_LABEL
-from jaxdp.parsing import valid_text
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks import instances
+from jaxdp.text.messages import valid_text
 
 # From images to each of them with the answer to it: probabilities, or pixels from 0 to 1.
 Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray]]]

@@ -6,9 +6,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp.parsing import is_finite
 from jaxdp.reporting import fonts, pictures
 from jaxdp.reporting.fonts import Figure
+from jaxdp.text.parsing import is_finite
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
 _STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}

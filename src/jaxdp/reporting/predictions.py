@@ -11,10 +11,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from jaxdp.config.values import MaskValues
-from jaxdp.parsing import printable
 from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import replacing
+from jaxdp.text.messages import printable
 
 _LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 

@@ -9,12 +9,13 @@ import rich.progress
 import rich.table
 import rich.text
 
-from jaxdp import source_files
 from jaxdp.config import TrainConfig
+from jaxdp.config.deprecation import strategy_of_workers
 from jaxdp.data.sources import BadExample
-from jaxdp.deprecation import strategy_of_workers
-from jaxdp.parsing import is_finite, printable
-from jaxdp.rundir.read import warn_again
+from jaxdp.rundir import source_files
+from jaxdp.text.console import warn_again
+from jaxdp.text.messages import printable
+from jaxdp.text.parsing import is_finite
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
 _MAX_DETAILS = 40  # metrics of single classes that a person still reads

@@ -14,15 +14,16 @@ from typing import Any
 import jinja2
 from PIL import Image
 
-import jaxdp
 from jaxdp.config import TrainConfig
-from jaxdp.parsing import is_finite, resolved
-from jaxdp.registry import ConfigError, shown
+from jaxdp.errors import ConfigError
 from jaxdp.reporting.progress import metric_text
 from jaxdp.reporting.report_figures import COLORS, compact, figures
 from jaxdp.reporting.report_runs import SPLITS, RunRecord
 from jaxdp.rundir.read import Row, read_bytes
 from jaxdp.rundir.write import check_file, replace_file
+from jaxdp.text.messages import shown
+from jaxdp.text.parsing import is_finite, resolved
+from jaxdp.text.version import version
 
 _FILES = ("config.yaml", "metrics.jsonl", "summary.json")  # a run has one of them at least
 _HAVE_COLUMNS = ("devices", "steps", "workers")  # whether the settings are the same or differ
@@ -83,7 +84,7 @@ def _page(runs: Sequence[RunRecord], title: str | None) -> str:
         title=title or f"{models} on {datasets}",
         runs=runs,
         written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M UTC}",
-        version=jaxdp.__version__,
+        version=version(),
         sections=[_section(group) for group in alike.values()],
         defaults=TrainConfig().plain(),
         pictures=_pictures,

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from jaxdp import deprecation, tasks
-from jaxdp.config import TrainConfig, settings_with
-from jaxdp.parsing import is_finite
-from jaxdp.registry import ConfigError
+from jaxdp import tasks
+from jaxdp.config import TrainConfig, deprecation, settings_with
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row, read_object, read_rows, rows_count
+from jaxdp.text.parsing import is_finite
 
 SPLITS = ("train", "validation", "test")
 _ENDS = ("done", "stopped", "diverged")

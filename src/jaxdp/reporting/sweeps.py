@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import rich.table
 import rich.text
 
-from jaxdp.registry import shown
 from jaxdp.reporting.console import wide_console
 from jaxdp.reporting.progress import metric_text
+from jaxdp.text.messages import shown
 
 
 class Run(NamedTuple):

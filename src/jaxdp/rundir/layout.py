@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import csv_text, source_files
 from jaxdp.config import TrainConfig
-from jaxdp.parsing import resolved, valid_text
-from jaxdp.plugins import load_trusted
-from jaxdp.registry import ConfigError, brief
-from jaxdp.rundir import lock
-from jaxdp.rundir.read import DamagedFile, read_lines, read_object, read_text, warn
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_trusted
+from jaxdp.rundir import lock, source_files
+from jaxdp.rundir.read import DamagedFile, read_lines, read_object, read_text
 from jaxdp.rundir.write import append_row, replace_file
+from jaxdp.text import csv_text
+from jaxdp.text.console import warn
+from jaxdp.text.messages import brief, valid_text
+from jaxdp.text.parsing import resolved
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import DamagedFile, read_object, warn
+from jaxdp.errors import ConfigError
+from jaxdp.rundir.read import DamagedFile, read_object
+from jaxdp.text.console import warn
 
 NAME = "writer.lock"
 

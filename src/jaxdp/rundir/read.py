@@ -9,18 +9,17 @@ import contextlib
 import os
 import pathlib
 import stat
-import sys
 from typing import Any
 
-from jaxdp.free_memory import check_memory
-from jaxdp.parsing import parse_json, printable
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir import schemas
+from jaxdp.runtime.free_memory import check_memory
+from jaxdp.text.console import warn
+from jaxdp.text.parsing import parse_json
 
 # Plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints.
 Row = dict[str, Any]
 DAMAGED = "damaged"  # folder next to the files of a run
-_warned: set[str] = set()  # a watcher of runs reads its files again and again
 
 
 class DamagedFile(ConfigError):
@@ -133,20 +132,3 @@ def read_lines(path: pathlib.Path) -> list[Row]:
 def rows_count(count: int) -> str:
     """Returns e.g. `1 row` or `2 rows`."""
     return f"{count} row{'' if count == 1 else 's'}"
-
-
-def warn(text: str) -> None:
-    """Prints a warning on standard error, the same one once."""
-    say(f"warning: {text}")
-
-
-def say(line: str) -> None:
-    """Prints a line on standard error, the same one once."""
-    if line not in _warned:
-        _warned.add(line)
-        sys.stderr.write(f"{printable(line)}\n")
-
-
-def warn_again(text: str) -> None:
-    """Prints a warning on standard error, however often the same one was printed."""
-    sys.stderr.write(f"warning: {printable(text)}\n")

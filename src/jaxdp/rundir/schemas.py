@@ -5,7 +5,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from jaxdp.parsing import is_finite
+from jaxdp.text.parsing import is_finite
 
 # A check follows its type.
 Count = Annotated[int, range(2**63).__contains__]

@@ -8,11 +8,12 @@ from typing import Any
 
 from jaxdp import config as config_lib
 from jaxdp.config import LOCAL, TrainConfig
-from jaxdp.parsing import valid_text
-from jaxdp.registry import ConfigError, brief
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory, saved_steps
-from jaxdp.rundir.read import DamagedFile, warn
+from jaxdp.rundir.read import DamagedFile
 from jaxdp.rundir.write import check_folder
+from jaxdp.text.console import warn
+from jaxdp.text.messages import brief, valid_text
 
 
 def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from jaxdp.parsing import resolved
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import DAMAGED, Row, read_rows, rows_count, warn
+from jaxdp.errors import ConfigError
+from jaxdp.rundir.read import DAMAGED, Row, read_rows, rows_count
+from jaxdp.text.console import warn
+from jaxdp.text.parsing import resolved
 
 
 @contextlib.contextmanager

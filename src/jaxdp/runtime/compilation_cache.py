@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 
-from jaxdp.parsing import printable
+from jaxdp.text.messages import printable
 
 _LIMITS = {
     # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from jaxdp.config import ProcessConfig
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.text.parsing import is_count
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)  # the address belongs to this host
 

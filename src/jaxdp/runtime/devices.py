@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
 
 _runs = 0

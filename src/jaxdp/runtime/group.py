@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any, NoReturn
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 
 # So many processes ask after every step: process 0 answers some thousand questions a second.
 _ASKING = 64

@@ -8,9 +8,9 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 
-from jaxdp.free_memory import group_limits
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
+from jaxdp.runtime.free_memory import group_limits
 
 # Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
 # test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a

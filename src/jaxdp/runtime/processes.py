@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Generator
 from typing import Any
 
+from jaxdp.cli import streams
+from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.config import ProcessConfig
-from jaxdp.exit_codes import EXIT_USAGE_ERROR
-from jaxdp.registry import ConfigError
-from jaxdp.runtime import clusters, coordinator, cpu_backend, streams
+from jaxdp.errors import ConfigError
+from jaxdp.runtime import clusters, coordinator, cpu_backend
 from jaxdp.runtime.group import Group, runtime_state
 
 PROG = "jaxdp.train"

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime.coordinator import is_loopback, split_address, unreachable
 from jaxdp.runtime.platform import environment
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from jaxdp.exit_codes import EXIT_STOPPED
+from jaxdp.cli.exit_codes import EXIT_STOPPED
 
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on

@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime.platform import environment
+from jaxdp.text.parsing import is_count
 
 # Without these libtpu asks a metadata server that is not there, complains about it, and lets no
 # second process compile.

@@ -18,10 +18,10 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.own_trace import own_trace
 from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.tracing import own_trace
 from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 

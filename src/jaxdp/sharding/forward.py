@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 from jaxdp.sharding.mesh import DATA_AXIS, data_mesh
-from jaxdp.sharding.own_trace import own_trace
+from jaxdp.sharding.tracing import own_trace
 
 
 class Forward:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
-from jaxdp.units import bytes_text
+from jaxdp.text.units import bytes_text
 
 # The rest is for the gaps of the allocator and for the programs themselves.
 USABLE_FRACTION = 0.92

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
+from jaxdp.text.parsing import is_count
 
 Device = Any  # jax.Device, which type checkers take for a value
 

@@ -16,11 +16,11 @@ from jax.sharding import NamedSharding
 
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
+from jaxdp.errors import ConfigError
 from jaxdp.models import winograd
-from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, partition, strategy
-from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState, all_finite
 

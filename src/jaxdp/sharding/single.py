@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.sharding import strategy
 from jaxdp.sharding.replicas import Replicas
 

@@ -13,12 +13,13 @@ from jax.sharding import Sharding
 
 from jaxdp.config import TrainConfig
 from jaxdp.data.pipeline import HostBatch
-from jaxdp.registry import ConfigError, Registry
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.registry import Registry
 from jaxdp.runtime import compilation_cache
 from jaxdp.sharding import mesh
 from jaxdp.sharding.mesh import Device, MeshShape
-from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import Recipe, TrainStep

@@ -13,9 +13,10 @@ import optax
 import optax.contrib
 
 from jaxdp.config import DEFAULT_OPTIMIZER, OptimizationConfig
-from jaxdp.parsing import one_line
-from jaxdp.registry import ConfigError, check_keywords, nearest
-from jaxdp.rundir.read import warn
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.registry import check_keywords
+from jaxdp.text.console import warn
+from jaxdp.text.messages import nearest, one_line
 
 # The keywords of a rule are those that `--optimizer-kwargs` may give.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.tasks.task import Batch, BatchSums, Losses, Task, check_class_weights, register
 
 TOP = 5

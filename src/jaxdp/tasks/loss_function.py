@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdp.data.sources import TARGET_FIELDS
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.errors import ConfigError
 from jaxdp.tasks.segmentation import center_crop
 from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio
+from jaxdp.text.messages import nearest
 
 LossFunction = Callable[[Array, Array], Any]
 _EXTRA = "of_loss/"  # before the name of a value that the function returns with its losses

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.tasks.segmentation import center_crop
 from jaxdp.tasks.task import Batch, BatchSums, Losses, Sums, Task, check_choice, register
 

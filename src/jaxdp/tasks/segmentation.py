@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxdp.data.dataset import IGNORE_LABEL
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
     Batch,

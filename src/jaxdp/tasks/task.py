@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdp.registry import ConfigError, Registry, check_keywords, nearest
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.registry import Registry, check_keywords
+from jaxdp.text.messages import nearest
 
 Batch = Mapping[str, Array]
 Losses = Float[Array, "batch"]

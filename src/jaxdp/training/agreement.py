@@ -3,10 +3,10 @@
 import dataclasses
 import hashlib
 
+from jaxdp.build.setup import Setup
 from jaxdp.runtime.processes import Group
 from jaxdp.step.state import TrainState, fingerprint
 from jaxdp.training import summary
-from jaxdp.training.setup import Setup
 
 
 def check_agreement(

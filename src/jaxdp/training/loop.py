@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
+from jaxdp.callbacks.events import Activity, Evaluated, Saving, StepBegin, StepEnd
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import collector

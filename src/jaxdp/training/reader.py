@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.build.setup import Setup
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters
-from jaxdp.training.setup import Setup
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the
 # reading of metrics, and bounds the batches in memory. It also keeps simulated devices from running

@@ -7,23 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
+from jaxdp.build import initial_weights as transfer
+from jaxdp.build.setup import Setup
 from jaxdp.callbacks import CallbackList
+from jaxdp.callbacks.events import Activity, Ended, Logged, Started
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
-from jaxdp.events import Activity, Ended, Logged, Started
-from jaxdp.inference import answers
+from jaxdp.errors import ConfigError
+from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
-from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step.state import TrainState
-from jaxdp.training import loop, reader, summary, transfer
+from jaxdp.training import loop, reader, summary
 from jaxdp.training.agreement import check_agreement
 from jaxdp.training.counters import Counters
 from jaxdp.training.loop import RunOutcome
-from jaxdp.training.setup import Setup
 
 # The hooks at which callbacks write in the run directory, rows aside.
 _WRITTEN_AT = ("on_save", "on_end")

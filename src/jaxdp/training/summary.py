@@ -8,18 +8,18 @@ from typing import Any
 
 import jax
 
-import jaxdp
+from jaxdp.build.setup import Setup
 from jaxdp.config import OBJECT
 from jaxdp.data.dataset import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
-from jaxdp.rundir.read import warn
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
+from jaxdp.text.console import warn
+from jaxdp.text.version import version
 from jaxdp.training.counters import Counters
 from jaxdp.training.loop import RunOutcome
-from jaxdp.training.setup import Setup
 
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -173,5 +173,5 @@ def description(setup: Setup) -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of what a run computes with."""
-    own = {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__}
+    own = {"python": sys.version.split()[0], "jaxdp": version()}
     return own | {name: metadata.version(name) for name in _VERSIONS}

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
+from jaxdp.build.setup import Setup
 from jaxdp.sharding import memory
 from jaxdp.training import summary
 from jaxdp.training.reader import RUN_AHEAD
-from jaxdp.training.setup import Setup
 
 REPETITION_SECONDS = 1.0
 MIN_STEPS, _MAX_STEPS = 5, 2000

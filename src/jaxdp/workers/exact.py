@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.sharding import strategy
 from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState

@@ -4,8 +4,8 @@ import dataclasses
 import time
 from typing import Any
 
-from jaxdp.parsing import one_line
 from jaxdp.runtime.ray_cluster import Head
+from jaxdp.text.messages import one_line
 from jaxdp.workers.process import launch, results
 from jaxdp.workers.scheduler import SliceId, Work
 from jaxdp.workers.worker import Job, SliceResult, WorkerSpec

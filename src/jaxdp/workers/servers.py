@@ -11,10 +11,10 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxdp.build.setup import Setup
 from jaxdp.data.augment import Preprocess
 from jaxdp.step.state import TrainState
 from jaxdp.tasks.classification import Classification
-from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
 from jaxdp.workers.process import ServerLost, launch, results
 from jaxdp.workers.server import Server

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from jaxdp.build.setup import Setup
+from jaxdp.callbacks.events import Ended, Run, StepEnd
 from jaxdp.config import OBJECT, TrainConfig, WorkersConfig, fields
-from jaxdp.events import Ended, Run, StepEnd
-from jaxdp.parsing import one_line
-from jaxdp.registry import ConfigError
+from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.sharding.single import Single
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.training.setup import Setup
+from jaxdp.text.messages import one_line
 from jaxdp.workers import shares
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import Work

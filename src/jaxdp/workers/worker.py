@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxdp.build.inputs import Objects
+from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.objects import Objects
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.training.setup import create_setup
 from jaxdp.workers import shares
 
 # For tests and measurements: the least seconds that a slice takes each worker, e.g. 0.1,0.1,0.4.

@@ -22,7 +22,7 @@ OF_SYSTEMS = [
 @pytest.fixture(autouse=True)
 def _said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line is printed once in a process, and these tests print the same ones."""
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
 
 
 def photos(*names: str, split: str = "", count: int = 10) -> dict[str, Any]:

@@ -36,7 +36,7 @@ PLANES = np.stack([np.full((4, 5), value) for value in (26500, 6000, 6500, 6000)
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
 
 
 def pictures(choice: str | None = None) -> list[Picture]:

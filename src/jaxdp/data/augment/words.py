@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeVar
 from jaxtyping import Array, Float, Key
 
 from jaxdp.config.values import Range
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError, Registry
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.registry import Registry
+from jaxdp.text.parsing import is_count
 
 Example = dict[str, Array]
 Number = float | int

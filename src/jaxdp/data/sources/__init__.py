@@ -24,7 +24,9 @@ from jaxdp.data.dataset import (
 from jaxdp.data.opening import check_dataset, open_found
 from jaxdp.data.request import Request
 from jaxdp.data.split import Split
-from jaxdp.registry import ConfigError, Registry, nearest
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.registry import Registry
+from jaxdp.text.messages import nearest
 
 _datasets: Registry[Callable[[Request], Dataset]] = Registry("dataset", "jaxdp.data.sources")
 register = _datasets.register

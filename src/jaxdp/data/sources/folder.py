@@ -25,9 +25,9 @@ from jaxdp.data.image_pairs import (
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
 from jaxdp.data.splits import NAMES, name_splits, usual_names
-from jaxdp.parsing import composed, some
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import say, warn
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import say, warn
+from jaxdp.text.messages import composed, some
 
 _FORM = (
     "should hold a folder of pictures for each class, or the folders images and masks; either of"

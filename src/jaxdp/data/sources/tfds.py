@@ -23,7 +23,8 @@ from jaxdp.data.image_file import Data
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
 from jaxdp.data.splits import name_splits
-from jaxdp.registry import ConfigError, closest
+from jaxdp.errors import ConfigError
+from jaxdp.text.messages import closest
 
 # Settings that suit a set, which TensorFlow Datasets does not have. Mean and deviation are given
 # where the published ones were computed again.

@@ -1,0 +1,146 @@
+"""Looks at a model without computing anything: shapes of its arrays and outputs, formats, and the
+rows of its convolutions.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxdp import tasks
+from jaxdp.build.parts import create_model
+from jaxdp.config import TrainConfig
+from jaxdp.data.sources import Dataset
+from jaxdp.models.layers import BatchNorm
+from jaxdp.build.inputs import NOTHING, Objects
+from jaxdp.errors import ConfigError
+from jaxdp.runtime import platform
+from jaxdp.step.combine import is_float
+from jaxdp.step.keys import create_key
+from jaxdp.step.state import array_name
+
+
+def array_shapes(
+    config: TrainConfig, dataset: Any, objects: Objects = NOTHING
+) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
+    """Returns shapes and dtypes of a model's parameters, and of its batch statistics, by name.
+
+    Nothing is computed. A name is, for example, `head/kernel`.
+
+    Args:
+        dataset: an object with `num_classes` and `image_shape`.
+    """
+    model = abstract_model(config, dataset, objects)
+
+    def by_name(kind: type[nnx.Variable[Any]]) -> dict[str, jax.ShapeDtypeStruct]:
+        tree = nnx.to_pure_dict(nnx.state(model, kind))
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {array_name(path): leaf for path, leaf in leaves}
+
+    return by_name(nnx.Param), by_name(nnx.BatchStat)
+
+
+def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
+    """Returns the model with shapes instead of arrays; nothing is computed."""
+    return nnx.eval_shape(
+        lambda: create_model(
+            config, dataset, objects, rngs=nnx.Rngs(create_key(0)), dtype=jnp.float32
+        )
+    )
+
+
+def check_model(
+    config: TrainConfig,
+    dataset: Dataset,
+    task: tasks.Task,
+    image_shapes: set[tuple[int, ...]],
+    objects: Objects = NOTHING,
+) -> tuple[int, bool]:
+    """Traces the model on images of the sizes it will meet, which computes nothing.
+
+    Returns:
+        The fewest rows that a convolution reads or writes, where convolutions over single rows do
+        not count; and whether the model has batch norms with statistics that are set from outside.
+
+    Raises:
+        ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs
+            that do not fit the task.
+    """
+    # Batch statistics change in training, so that training mode would need another transform: its
+    # shapes are the same.
+    model = abstract_model(config, dataset, objects)
+    model.eval()
+    _check_parameters(config, model)
+    graphdef, arrays = nnx.split(model)
+    rows = []
+    for shape in sorted(image_shapes):
+        images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+        try:
+            forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(
+                arrays, images
+            )
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a model raises
+            if objects.model is None:
+                raise
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            remedy = f"cannot be called with images of shape {images.shape}: {reason}"
+            raise ConfigError("model", config.model, remedy) from error
+        _check_outputs(config, dataset, task, [output.shape for output in forward.out_avals])
+        # A model with a format of its own.
+        for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
+            platform.check_precision(name, "model", config.model)
+        rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
+    return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
+
+
+def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:
+    """Raises ConfigError for a parameter that no optimizer can train."""
+    parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        if not is_float(leaf):
+            remedy = f"its parameter {array_name(path)} is {leaf.dtype}, which has no gradient"
+            remedy += "; make it an nnx.BatchStat"
+            raise ConfigError("model", config.model, remedy)
+
+
+def _check_outputs(
+    config: TrainConfig, dataset: Dataset, task: tasks.Task, shapes: list[tuple[int, ...]]
+) -> None:
+    """Raises ConfigError for outputs for one image that do not fit the task."""
+    classes = dataset.num_classes
+    dims, wanted = 4, f"(1, height, width, {classes})"
+    if dataset.kind == "classification":
+        dims, wanted = 2, f"(1, {classes})"
+    if len(shapes) != 1 or len(shapes[0]) != dims or shapes[0][-1] != classes:
+        returned = " and ".join(map(str, shapes))
+        remedy = f"returns {returned} for an image; {task.name} on {config.dataset} needs {wanted}"
+        raise ConfigError("model", config.model, remedy)
+
+
+def _equations(program: Any) -> Iterator[Any]:
+    """Yields the equations of a jaxpr and of those inside it."""
+    for equation in program.eqns:
+        yield equation
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner)
+
+
+def _rows_of_convolutions(program: Any) -> Iterator[int]:
+    for equation in _equations(program):
+        if equation.primitive.name == "conv_general_dilated":
+            (read, kernel), (written,) = equation.invars, equation.outvars
+            dims = equation.params["dimension_numbers"]
+            if kernel.aval.shape[dims.rhs_spec[2]] > 1:
+                yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
+
+
+def _formats(program: Any) -> set[str]:
+    """Returns the dtypes in which a program computes."""
+    avals = [each.aval for equation in _equations(program) for each in equation.outvars]
+    return {str(aval.dtype) for aval in avals if hasattr(aval, "dtype")}

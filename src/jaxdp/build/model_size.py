@@ -1,0 +1,59 @@
+"""Refuses a model for which there is not enough memory before anything of it is made."""
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxdp.runtime.free_memory import available_memory_bytes
+from jaxdp.build.model_check import array_shapes
+from jaxdp.errors import ConfigError
+from jaxdp.runtime import platform
+from jaxdp.text.units import bytes_text
+
+if TYPE_CHECKING:
+    from jaxdp.build.setup import Setup
+
+# A parameter and its gradient, which every step has; optimizer and activations come on top.
+_BYTES = 8
+
+
+def check(setup: "Setup") -> None:
+    """Raises ConfigError if a model's parameters and gradients exceed the free memory.
+
+    If `--model-kwargs` has a whole number, the error names the largest one that would fit.
+    """
+    devices, sharded = setup.strategy.devices, setup.config.shard_params
+    copies = 1
+    if devices[0].platform == "cpu":  # simulated devices share one memory
+        free, copies = available_memory_bytes(), 1 if sharded else len(devices)
+    else:
+        free = platform.device_memory_bytes(devices) * (len(devices) if sharded else 1)
+
+    def required(arrays: Iterable[Any]) -> int:
+        return copies * _BYTES * sum(math.prod(array.shape) for array in arrays)
+
+    # The step asks for these shapes anyway: to build a deep model once more takes a second.
+    taken, kwargs = required(jax.tree.leaves(setup.shapes.params)), setup.config.model_kwargs
+    if taken <= free:
+        return
+    sizes = (
+        f"its parameters and gradients take {bytes_text(taken)}, and {bytes_text(free)} are free"
+    )
+    counts = {name: value for name, value in kwargs.items() if type(value) is int}
+    if not counts:
+        raise ConfigError("model", setup.config.model, f"{sizes}; choose a smaller one")
+    name = max(counts, key=lambda each: counts[each])
+    fits, too_large = 0, counts[name]
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        smaller = setup.config.replace(model_kwargs=kwargs | {name: middle})
+        try:
+            shapes = array_shapes(smaller, setup.dataset, setup.objects)[0].values()
+            is_small = required(shapes) <= free
+        except ConfigError:  # the model does not take this number, e.g. a depth
+            is_small = False
+        fits, too_large = (middle, too_large) if is_small else (fits, middle)
+    remedy = f"use at most {name}={fits}" if fits else "choose a smaller model"
+    raise ConfigError("model_kwargs", {name: counts[name]}, f"{sizes}; {remedy}")

@@ -1,0 +1,131 @@
+"""Calls the callbacks of a run in their order."""
+
+import collections
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from jaxdp.callbacks.events import Run
+from jaxdp.errors import ConfigError
+from jaxdp.text.console import warn, warn_again
+from jaxdp.text.messages import one_line
+
+
+class CallbackError(RuntimeError):
+    """A callback raised an exception, which is the cause of this one."""
+
+
+class CallbackList:
+    """Calls the callbacks of a run, in order.
+
+    Args:
+        callbacks: objects; those that are not for every process are left out where `primary` is
+            false.
+        primary: whether this is the first process.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], *, primary: bool) -> None:
+        # Each by the name of its class, with a number for the second and further ones of a class.
+        self._callbacks: dict[str, Any] = {}
+        counts = collections.Counter[str]()
+        for each in callbacks:
+            if primary or _in_every_process(each):
+                name = _name(each)
+                counts[name] += 1
+                key = name if counts[name] == 1 else f"{name}-{counts[name]}"
+                self._callbacks[key] = each
+        self._left_out = set[str]()
+        self.current: Any = None
+
+    def _methods(self, name: str) -> list[tuple[str, Callable[..., Any]]]:
+        """Returns the methods of this name, each with the name of its callback."""
+        methods = [
+            (key, getattr(each, name, None))
+            for key, each in self._callbacks.items()
+            if key not in self._left_out
+        ]
+        return [(key, method) for key, method in methods if callable(method)]
+
+    def call(self, hook: str, run: Run, event: Any) -> None:
+        """Calls `hook` of each callback.
+
+        Raises:
+            CallbackError: if one raises anything but an OSError or ConfigError, which commands
+                report in one line, unless it only reports.
+        """
+        for key, method in self._methods(hook):
+            with self._naming(key, hook):
+                method(run, event)
+
+    @contextlib.contextmanager
+    def _naming(self, key: str, hook: str) -> Generator[None]:
+        self.current = callback = self._callbacks[key]
+        try:
+            yield
+        except Exception as error:
+            is_setting = isinstance(error, ConfigError) and hook == "on_start"
+            if is_setting or not getattr(callback, "only_reports", False):
+                self._raise(error, callback, hook)
+            self._left_out.add(key)
+            reason = f"{type(error).__name__}: {one_line(error)[:300]}"
+            goes_on = "" if hook == "close" else "; it is left out, and the run goes on"
+            warn_again(f"callback {key} failed in {hook}: {reason}{goes_on}")
+        finally:
+            self.current = None
+
+    def _raise(self, error: Exception, callback: Any, hook: str) -> None:
+        """Raises the error of a callback, with its name."""
+        if isinstance(error, ConfigError | OSError):
+            error.add_note(f"in callback {_name(callback)}, {hook}")
+            raise error
+        if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study awaits
+            raise error
+        raise CallbackError(
+            f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
+        ) from error
+
+    def current_is_everywhere(self) -> bool:
+        """Whether the callback that is being called is called in every process."""
+        return self.current is not None and _in_every_process(self.current)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of each callback that has any: by the name of its class, with a number
+        for the second and further ones of a class.
+        """
+        return {key: method() for key, method in self._methods("state_dict")}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Gives each callback its state, if there is one.
+
+        A checkpoint of version 0.2 has one state for all callbacks of a class: the first of them
+        gets it, with a warning.
+        """
+        for key, method in self._methods("load_state_dict"):
+            callback = self._callbacks[key]
+            if key in states:
+                with self._naming(key, "load_state_dict"):
+                    method(states[key])
+            elif _name(callback) in states:
+                warn(f"the checkpoint holds no state of {key}, which begins anew")
+
+    def close(self) -> None:
+        """Closes all callbacks, the last one first, even if one of them fails to."""
+        with contextlib.ExitStack() as stack:
+            for key, callback in self._callbacks.items():
+                if callable(close := getattr(callback, "close", None)):
+                    stack.callback(self._close, key, close)
+
+    def _close(self, key: str, close: Callable[[], Any]) -> None:
+        if not getattr(self._callbacks[key], "only_reports", False):
+            close()
+            return
+        with self._naming(key, "close"):
+            close()
+
+
+def _in_every_process(callback: Any) -> bool:
+    return bool(getattr(callback, "every_process", False))
+
+
+def _name(callback: Any) -> str:
+    return type(callback).__name__

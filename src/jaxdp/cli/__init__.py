@@ -1,0 +1,1 @@
+"""Commands: flags, exit codes and standard streams."""

@@ -1,0 +1,70 @@
+"""Answers to images as a program has them: arrays, Pillow's images, files, folders."""
+
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.data.layout import as_array, is_tensor
+from jaxdp.inference import files, instances
+from jaxdp.inference.files import SurveyedImage
+from jaxdp.inference.predictor import Predictor
+from jaxdp.text.console import say
+
+
+def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -> Any:
+    """Returns the answers to images; `Result.predict` describes arguments, answers and errors."""
+    description = predictor.description
+    is_one = _is_one(images, description.image_shape[-1])
+    is_path = isinstance(images, str | pathlib.Path)
+    known, answers = list[SurveyedImage](), list[np.ndarray]()
+    for pixels, answer in predictor(
+        read_given([images] if is_one or is_path else images, predictor)
+    ):
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
+        answers.append(answer)
+    for note in files.notes(known, predictor):
+        say(note)
+    if description.answer == "segmentation" and not probabilities:
+        answers = [instances.class_numbers(answer, description) for answer in answers]
+    if is_one and len(answers) == 1:  # a TIFF file may hold several
+        return answers[0]
+    is_list = is_path or isinstance(images, Sequence)
+    if is_list and description.answer != "classification":
+        return answers
+    return np.stack(answers) if answers else answers
+
+
+def _is_one(images: Any, channels: int) -> bool:
+    if isinstance(images, str | pathlib.Path):
+        return not pathlib.Path(images).is_dir()
+    if isinstance(images, Sequence):
+        return False
+    shape, axis = np.shape(images), 0 if is_tensor(images) else -1
+    is_one = len(shape) < 3 or (len(shape) == 3 and shape[axis] == channels)
+    return is_one or isinstance(images, Image.Image)
+
+
+def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
+    """Yields the pixels (height, width, channels) of images that a program gives.
+
+    Args:
+        images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
+            width), tensors of PyTorch (channels, height, width).
+
+    Raises:
+        ConfigError: for a path that does not exist, or an image that cannot be used.
+    """
+    for image in images:
+        if isinstance(image, str | pathlib.Path):
+            for file in files.find([image], tiff=predictor.config.tiff):
+                yield predictor.read(file.picture)[0]
+        elif isinstance(image, Image.Image):
+            yield predictor.read(image)[0]
+        else:
+            array, channels = as_array(image), predictor.description.image_shape[-1]
+            if array.ndim == 3 and is_tensor(image) and len(array) == channels:
+                array = np.moveaxis(array, 0, -1)
+            yield array[..., None] if array.ndim == 2 else array

@@ -1,0 +1,1 @@
+"""Starts the processes of a run, here, with Slurm or on Ray, and starts them again."""

@@ -1,0 +1,107 @@
+"""Runs a process on this machine."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdp.cli.exit_codes import SUPERVISED
+from jaxdp.rundir.write import no_link
+from jaxdp.runtime.signals import ENDING
+
+_DRAIN_SECONDS = 2.0  # for readers after the end; a grandchild may hold the pipe open for longer
+_PR_SET_PDEATHSIG = 1
+
+
+class LocalProcess:
+    """Python on this machine, in a session of its own: Ctrl-C reaches it through its parent only.
+
+    Args:
+        arguments: of Python.
+        environment: variables to add to the environment of this process.
+        folder: the working directory; None for the one of this process.
+        log: the file to which standard error is appended, without standard output; None for
+            `lines`.
+        inherits: whether it shares (standard output, standard error) with this process.
+
+    Raises:
+        OSError: if the folder or the log cannot be used.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        folder: str | None = None,
+        log: pathlib.Path | None = None,
+        inherits: tuple[bool, bool] = (False, False),
+    ) -> None:
+        out, err = (None if each else subprocess.PIPE for each in inherits)
+        with contextlib.ExitStack() as files:
+            if log is not None:
+                out = subprocess.DEVNULL
+                err = files.enter_context(open(log, "ab", opener=no_link))
+            self._popen: subprocess.Popen[str] = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=folder,
+                env={**os.environ, SUPERVISED: "1", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                text=True,
+                errors="backslashreplace",
+                start_new_session=True,
+                preexec_fn=_begin,
+            )
+        self.where = f"pid {self._popen.pid} on {socket.gethostname()}"
+        self._lines: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, is_error), daemon=True)
+            for stream, is_error in ((self._popen.stdout, False), (self._popen.stderr, True))
+            if stream is not None
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, is_error: bool) -> None:
+        with stream:
+            for line in stream:
+                self._lines.put((is_error, line))
+
+    def poll(self) -> int | None:
+        """Returns the exit code, None while it runs; after it, `lines` returns the rest."""
+        code = self._popen.poll()
+        if code is not None:
+            for reader in self._readers:
+                reader.join(_DRAIN_SECONDS)
+        return code
+
+    def lines(self) -> list[tuple[bool, str]]:
+        return [self._lines.get() for _ in range(self._lines.qsize())]
+
+    def send_signal(self, number: int) -> None:
+        self._popen.send_signal(number)
+
+    def close(self) -> None:
+        self._popen.terminate()
+
+
+def _begin() -> None:
+    """Runs in the new process, which gets a SIGTERM, and saves, if its parent is killed.
+
+    Ray blocks signals that must reach it.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

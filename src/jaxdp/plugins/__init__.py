@@ -1,0 +1,1 @@
+"""Registries, and the user's own files and modules that register in them."""

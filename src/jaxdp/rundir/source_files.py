@@ -1,0 +1,88 @@
+"""Digests of the user's own source files, by which a run notices that its code has changed."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jaxdp.errors import ConfigError
+from jaxdp.rundir.read import read_bytes
+from jaxdp.text.messages import some
+from jaxdp.text.parsing import resolved
+
+_MOST_NAMES = 3  # in one line
+
+
+def digests() -> dict[str, str]:
+    """Returns the SHA-256 of each imported source file that is not installed, by its name.
+
+    These are the script, plugins, the modules of classes and functions that were handed over, and
+    what those import. A name is relative to the folder that Python imports the file from, so that
+    the same code has the same name elsewhere.
+    """
+    names = dict[pathlib.Path, str]()
+    for name, module in list(sys.modules.items()):
+        attributes: dict[str, Any] = getattr(module, "__dict__", {})  # some put other things there
+        file = attributes.get("__file__")
+        if (
+            not isinstance(file, str)
+            or _is_installed(file)
+            or _is_installed(str(path := resolved(file)))
+        ):
+            continue
+        spec = attributes.get("__spec__")  # it names what python -m runs
+        names[path] = _name(getattr(spec, "name", name), path)
+    found = dict[str, str]()
+    for path, name in sorted(names.items()):
+        with contextlib.suppress(ConfigError):  # it is gone, or was never a file
+            digest = hashlib.sha256(read_bytes(path)).hexdigest()
+            found[str(path) if name in found else name] = digest
+    return found
+
+
+def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[str, str]:
+    """Returns the SHA-256 of source files by name, without importing them.
+
+    Args:
+        names: as `digests` has them.
+        folders: from which Python would import, in its order.
+    """
+    by_name = dict[str, str]()
+    for name in names:
+        paths = (pathlib.Path(folder, name) for folder in folders)
+        if path := next((path for path in paths if path.is_file()), None):
+            with contextlib.suppress(ConfigError):  # it cannot be read
+                by_name[name] = hashlib.sha256(read_bytes(path)).hexdigest()
+    return by_name
+
+
+def text(changed: Mapping[str, Any]) -> str:
+    """Returns e.g. `mynet.py has changed since the run began`; nothing if no file has."""
+    names = sorted(changed)
+    verb = "has" if len(names) == 1 else "have"
+    return f"{some(names, _MOST_NAMES)} {verb} changed since the run began" if names else ""
+
+
+def _name(module: str, path: pathlib.Path) -> str:
+    is_plugin = os.sep in module  # its module has the path as its name
+    depth = 1 if is_plugin else module.count(".") + 1
+    return "/".join(path.parts[-depth - (path.name == "__init__.py") :])
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is part of jaxdp, of the standard library or of an installed package."""
+    is_package = not {"site-packages", "dist-packages"}.isdisjoint(file.split(os.sep))
+    return is_package or file.startswith(_installed())
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    folders = [*map(sysconfig.get_path, kinds), os.path.dirname(__file__)]
+    folders += [os.path.realpath(folder) for folder in folders]
+    return tuple(os.path.join(folder, "") for folder in folders)

@@ -1,0 +1,1 @@
+"""Parses text that others wrote, and makes text for people."""
