@@ -113,7 +113,12 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from jaxdp.data import sources
     from jaxdp.sharding import strategy
 
-    registries = (models._models, sources._datasets, tasks.task._tasks, callbacks._callbacks)
+    registries = (
+        models.registry._models,
+        sources._datasets,
+        tasks.task._tasks,
+        callbacks.callback._callbacks,
+    )
     for registry in (*registries, strategy._strategies):
         entries = dict(registry.entries())
         monkeypatch.setattr(registry, "_entries", entries)

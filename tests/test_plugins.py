@@ -29,7 +29,7 @@ from flax import nnx
 from jaxdp import models
 
 @models.register("{name}")
-class Net(models._models["cnn"]):
+class Net(models.registry._models["cnn"]):
     pass
 """
 TASK = """
@@ -107,7 +107,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     assert found["metrics"]["test"]["squared"] == 0.25
     assert found["best_metric"] == {"name": "squared", "larger_is_better": False}
     # As in a new process.
-    for registry, name in ((models._models, "othernet"), (tasks.task._tasks, "grading")):
+    for registry, name in ((models.registry._models, "othernet"), (tasks.task._tasks, "grading")):
         del registry._entries[name], registry._origins[name]
     for name in ("net.py", "task.py"):
         del sys.modules[str(pathlib.Path(name).resolve())]
@@ -250,7 +250,7 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     def registered() -> dict[str, str]:
         return {
             name: entry.__name__
-            for name, entry in models._models.entries().items()
+            for name, entry in models.registry._models.entries().items()
             if name.startswith("edited")
         }
 

@@ -31,6 +31,7 @@ from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import DamagedFile, read_object, read_rows, read_text
 from jaxdp.rundir.write import append_row, replace_file
 from jaxdp.runtime import free_memory
+from jaxdp.text import console
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1"

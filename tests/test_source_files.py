@@ -19,6 +19,7 @@ from jaxdp import evaluate
 from jaxdp.plugins import loading as plugins
 from jaxdp.rundir import source_files
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.text import console
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "registries")
 

@@ -83,6 +83,6 @@ def _is_installed(file: str) -> bool:
 @functools.cache
 def _installed() -> tuple[str, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-    folders = [*map(sysconfig.get_path, kinds), os.path.dirname(__file__)]
+    folders = [*map(sysconfig.get_path, kinds), os.path.dirname(os.path.dirname(__file__))]
     folders += [os.path.realpath(folder) for folder in folders]
     return tuple(os.path.join(folder, "") for folder in folders)
