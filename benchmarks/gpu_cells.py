@@ -87,7 +87,7 @@ def three_steps(
     from jaxdp.step.state import Constants
 
     setup = create_setup(name, kwargs, size, 8, "float32")
-    strategy = create_strategy("single", setup.recipe, [device])
+    strategy = create_strategy("single", setup.step_config, [device])
     arrays = strategy.shard_batch(jax.tree.map(np.asarray, next(setup.train_batches(0))))
     constants = strategy.replicate(Constants.create([learning_rate] * 3, seed=0))
     state = strategy.restore(setup.create_state())
@@ -144,7 +144,7 @@ def create_setup(
     import numpy as np
 
     from jaxdp.build import setup
-    from jaxdp.build.inputs import Objects
+    from jaxdp.build.inputs import Inputs
     from jaxdp.config import TrainConfig
     from jaxdp.data import from_arrays
 
@@ -166,7 +166,7 @@ def create_setup(
         validation="none",
         steps=ENDLESS,
     )
-    return setup.create_setup(config, Objects(dataset=dataset), target=target)
+    return setup.create_setup(config, Inputs(dataset=dataset), target=target)
 
 
 def jaxdp_step(

@@ -75,7 +75,7 @@ def jaxdp(read: Read) -> Iterator[Any]:
     def keys_of(indices: Any) -> Any:
         return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(0)))(indices)
 
-    augment = jax.jit(lambda batch: setup.recipe.preprocess(batch, keys_of))
+    augment = jax.jit(lambda batch: setup.step_config.preprocess(batch, keys_of))
     return (jax.block_until_ready(augment(batch)) for batch in batches)
 
 

@@ -227,7 +227,7 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
     from jaxdp.sharding.strategy import create_strategy
     from jaxdp.step import optim
     from jaxdp.step.state import Constants, create_train_state
-    from jaxdp.step.step import Recipe
+    from jaxdp.step.step import StepConfig
 
     dense, classes = name == "unet", CLASSES[name]
     task = tasks.create(
@@ -237,8 +237,8 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
     )
     optimizer = functools.partial(optim.create_optimizer, TrainConfig())
     unchanged = Preprocess((0.0,) * 3, (1.0,) * 3)
-    recipe = Recipe(task=task, optimizer=optimizer, preprocess=unchanged)
-    strategy = create_strategy("single" if len(devices) == 1 else "pmap", recipe, devices)
+    step_config = StepConfig(task=task, optimizer=optimizer, preprocess=unchanged)
+    strategy = create_strategy("single" if len(devices) == 1 else "pmap", step_config, devices)
     model = models.create(name, num_classes=classes, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
     rng = np.random.default_rng(0)
     placed = strategy.shard_batch(

@@ -26,14 +26,14 @@ from jaxdp.runtime import devices
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics
 from jaxdp.step.state import Constants, TrainState, create_train_state
-from jaxdp.step.step import Recipe
+from jaxdp.step.step import StepConfig
 
 BATCH, SEED = 64, 0  # examples of an update over all devices; decides weights, order and noise
 
 
-def create_recipe(data: jaxdp.data.Dataset, rate: float) -> Recipe:
+def create_step_config(data: jaxdp.data.Dataset, rate: float) -> StepConfig:
     """Returns what a step computes, which knows no device: task, optimizer, input, batch norm."""
-    return Recipe(
+    return StepConfig(
         task=jaxdp.tasks.Classification(data.num_classes, data.class_names),
         optimizer=lambda schedule: optax.sgd(rate, momentum=0.9, nesterov=True),
         preprocess=augment.Preprocess(data.mean, data.std),
@@ -41,13 +41,13 @@ def create_recipe(data: jaxdp.data.Dataset, rate: float) -> Recipe:
     )
 
 
-def create_state(data: jaxdp.data.Dataset, recipe: Recipe) -> TrainState:
+def create_state(data: jaxdp.data.Dataset, step_config: StepConfig) -> TrainState:
     """Returns the state before the first step: parameters, batch statistics, momentum, step 0."""
     channels = data.image_shape[-1]
     model = jaxdp.models.CNN(
         num_classes=data.num_classes, in_channels=channels, width=8, hidden=32, rngs=nnx.Rngs(SEED)
     )
-    return create_train_state(model, recipe.optimizer(optax.constant_schedule(0.0)))
+    return create_train_state(model, step_config.optimizer(optax.constant_schedule(0.0)))
 
 
 def evaluate(
@@ -59,7 +59,7 @@ def evaluate(
     sums: dict[str, Any] = {}
     for batch in pipeline.batches(read, order, strategy.shard_batch):
         sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, constants)))
-    return metrics.compute(strategy.recipe.task, sums)
+    return metrics.compute(strategy.step_config.task, sums)
 
 
 def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainState:
@@ -74,9 +74,9 @@ def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainSt
     """
     devices.ensure(count)  # on a CPU so many are simulated
     data = jaxdp.data.load("digits")
-    recipe = create_recipe(data, rate)
-    strategy = create_strategy("pmap", recipe, jax.devices()[:count])
-    create = functools.partial(create_state, data, recipe)
+    step_config = create_step_config(data, rate)
+    strategy = create_strategy("pmap", step_config, jax.devices()[:count])
+    create = functools.partial(create_state, data, step_config)
     checkpoints = Checkpoints(folder, keep=2, best_metric=None)
     if (step := checkpoints.latest()) is None:
         step, state = 0, create()
@@ -97,7 +97,7 @@ def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainSt
             sums, step = metrics.add(sums, strategy.gather(step_sums)), step + 1
             if step % per_epoch == 0:
                 found = evaluate(strategy, state, constants, data.test)
-                loss = metrics.compute(recipe.task, sums)["loss"]
+                loss = metrics.compute(step_config.task, sums)["loss"]
                 print(
                     f"epoch {step // per_epoch}  training loss {loss:.4f}"
                     f"  test accuracy {found['accuracy']:.2%} of {found['examples']}"

@@ -158,13 +158,13 @@ def setup_of(dataset: Any, devices: int = 1, **settings: Any) -> Any:
 
 
 def test_classes_weigh_alike_unless_balance_is_asked_for() -> None:
-    assert setup_of(arrays()).recipe.task.class_weights == (1, 1, 1)
+    assert setup_of(arrays()).step_config.task.class_weights == (1, 1, 1)
     setup = setup_of(arrays(), class_weights="balanced")
     batch = setup.dataset.train.read(range(len(setup.dataset.train)))
     expected = compute_class_weight("balanced", classes=np.arange(3), y=batch["masks"].ravel())
-    np.testing.assert_allclose(setup.recipe.task.class_weights, expected, rtol=1e-12)
-    assert setup_of(arrays(), class_weights="1,2,3").recipe.task.class_weights == (1, 2, 3)
-    assert setup.recipe.task.class_names == ("background", "cell", "border")
+    np.testing.assert_allclose(setup.step_config.task.class_weights, expected, rtol=1e-12)
+    assert setup_of(arrays(), class_weights="1,2,3").step_config.task.class_weights == (1, 2, 3)
+    assert setup.step_config.task.class_names == ("background", "cell", "border")
 
 
 def outlined(objects: np.ndarray, weights: Any) -> np.ndarray:
@@ -185,7 +185,7 @@ def test_sparse_objects_keep_their_area() -> None:
     )
     ratios = []
     for settings in ({}, {"class_weights": "balanced"}):
-        weights = setup_of(dataset, global_batch_size=2, **settings).recipe.task.class_weights
+        weights = setup_of(dataset, global_batch_size=2, **settings).step_config.task.class_weights
         found = instances.label_instances(outlined(objects, weights))
         assert found.max() == 2
         ratios.append((found > 0).sum() / (objects > 0).sum())

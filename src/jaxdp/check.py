@@ -156,7 +156,7 @@ def _recording(setup: "Setup") -> "Setup":
     rounding = float(max(jnp.finfo("float32").eps, jnp.finfo(setup.dtype).eps))
 
     def create(schedule: "optax.Schedule") -> "optax.GradientTransformation":
-        optimizer = setup.recipe.optimizer(schedule)
+        optimizer = setup.step_config.optimizer(schedule)
 
         def init(params: Any) -> Recorded:
             zeros = jax.tree.map(jnp.zeros_like, params)
@@ -172,11 +172,11 @@ def _recording(setup: "Setup") -> "Setup":
 
         return optax.GradientTransformation(init, update)
 
-    recipe, strategy = dataclasses.replace(setup.recipe, optimizer=create), setup.strategy
+    step_config, strategy = dataclasses.replace(setup.step_config, optimizer=create), setup.strategy
     strategy = type(strategy)(
-        recipe, strategy.devices, strategy.axes, shard_params=strategy.shard_params
+        step_config, strategy.devices, strategy.axes, shard_params=strategy.shard_params
     )
-    return dataclasses.replace(setup, recipe=recipe, strategy=strategy)
+    return dataclasses.replace(setup, step_config=step_config, strategy=strategy)
 
 
 def _widened(state: Any, wanted: bool) -> Any:

@@ -108,12 +108,12 @@ class Result:
             if directory is None:
                 problem = f"the run {outcome.status}: {outcome.reason}; it has no model"
                 raise ConfigError("", "", problem)
-            return restore(directory, config, description, None, setup.objects.model)[1]
+            return restore(directory, config, description, None, setup.inputs.model)[1]
 
         result = cls(
             config,
             description,
-            setup.recipe.task,
+            setup.step_config.task,
             outcome.summary,
             outcome.rows if directory is None else directory.read("metrics.jsonl"),
             load_state,
@@ -129,7 +129,7 @@ class Result:
         return cls(
             setup.config,
             setup.dataset.describe(),
-            setup.recipe.task,
+            setup.step_config.task,
             {"status": "untrained", "metrics": {}, "steps": 0},
             [],
             lambda: jax.tree.map(np.asarray, setup.create_state()),

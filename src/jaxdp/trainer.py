@@ -98,13 +98,13 @@ class Trainer:
                 raise ConfigError("dataset", shown(settings["dataset"]), "data is given, too")
             given["dataset"] = data
         given["init_from"] = _starting_from(settings.get("init_from"))
-        config, objects = resolve(given)
+        config, inputs = resolve(given)
         devices_lib.ensure(
             config.devices, deterministic=config.deterministic, precision=config.precision
         )
         self._group = processes.start(config)
         load_plugins(config.plugins, reload=True)
-        self.setup = create_setup(config, objects)
+        self.setup = create_setup(config, inputs)
         self.config = self.setup.config
         platform.check_precision(config.precision)
         for callback in self._callbacks:
@@ -188,7 +188,7 @@ class Trainer:
             if name in settings:
                 remedy = "is set when a Trainer is made; create another one"
                 raise ConfigError(name, shown(settings[name]), remedy)
-        if self.setup.objects.dataset is not None:
+        if self.setup.inputs.dataset is not None:
             refuse(settings, "data")
         config = self.setup.config.replace(**{**self._given, **settings})
         config = defaults.with_saved_defaults(config)
@@ -197,7 +197,7 @@ class Trainer:
             rate = self.config.learning_rate if rate is None else rate
             config = config.replace(optimizer=self.config.optimizer, learning_rate=rate)
         same = self.setup.reconfigured(config)
-        return same if same is not None else create_setup(config, self.setup.objects)
+        return same if same is not None else create_setup(config, self.setup.inputs)
 
 
 def run_setup(
@@ -248,7 +248,7 @@ def _all_callbacks(
     chosen += [callbacks_lib.Progress()] if progress else []
     chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
     if config.early_stop is not None:
-        metric, larger = setup.recipe.task.best_metric
+        metric, larger = setup.step_config.task.best_metric
         chosen += [callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)]
     chosen += own
     return [*chosen, RunRecord()] if writes else chosen

@@ -16,7 +16,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-from jaxdp.build.inputs import Objects  # noqa: E402
+from jaxdp.build.inputs import Inputs  # noqa: E402
 from jaxdp.build.setup import create_setup  # noqa: E402
 from jaxdp.config import TrainConfig  # noqa: E402
 from jaxdp.data import placement  # noqa: E402
@@ -48,7 +48,7 @@ def prepare(case: dict[str, Any]) -> Any:
     target = Target.parse(case["target"])
     return create_setup(
         TrainConfig.of(**case["settings"]),
-        Objects(dataset=dataset(case)),
+        Inputs(dataset=dataset(case)),
         training=False,
         target=target,
     )

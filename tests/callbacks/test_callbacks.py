@@ -43,7 +43,7 @@ def test_a_state_of_version_0_2_is_loaded(
 def test_lines_of_a_run_say_how_long_it_still_takes(capsys: pytest.CaptureFixture[str]) -> None:
     setup: Any = types.SimpleNamespace(
         intervals=Intervals(100, 50, 1, 50, 50),
-        recipe=types.SimpleNamespace(task=Classification(10)),
+        step_config=types.SimpleNamespace(task=Classification(10)),
         strategy=types.SimpleNamespace(state_bytes=lambda shapes: None),
         shapes=None,
     )

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp import data
-from jaxdp.build.inputs import Objects
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.parts import open_data
 from jaxdp.config import DataConfig, TrainConfig
 from jaxdp.data import image_file as images
@@ -117,7 +117,7 @@ def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Pa
     opened = data.from_folder(tmp_path, on_bad_example="skip")
     assert opened.image_shape == (224, 224, 3)
     config, resized = open_data(
-        TrainConfig.of(model="cnn", image_size="64"), Objects(dataset=opened)
+        TrainConfig.of(model="cnn", image_size="64"), Inputs(dataset=opened)
     )
     loaded = data.from_folder(tmp_path, image_size=64)
     for split, source in loaded.splits().items():

@@ -38,7 +38,7 @@ def batches(run: Setup) -> list[dict[str, np.ndarray]]:
     complete = jax.jit(placement.gather_examples)
     key = jax.random.key_data(jax.random.key(0))
     preprocess = jax.jit(
-        lambda batch: run.recipe.preprocess(
+        lambda batch: run.step_config.preprocess(
             batch, lambda indices: example_keys(key, jnp.int32(0), indices)
         )
     )

@@ -27,7 +27,9 @@ def oracle(run: Setup) -> Trained:
     Args:
         run: under the strategy `single`.
     """
-    function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
+    function = jax.jit(
+        functools.partial(step.train_step, step_config=run.step_config, replicas=Replicas())
+    )
     state, sums = run.create_state(), {}
     for batch in run.train_batches(0):
         state, sums = function(*jax.tree.map(np.asarray, (state, batch, run.constants)))

@@ -61,11 +61,11 @@ def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
     )
 
 
-def recipe(batch_norm: str) -> step.Recipe:
+def step_config(batch_norm: str) -> step.StepConfig:
     shift = create_augmentations(["shift:1"], dense=False)
     preprocess = Preprocess(DATASET.mean, DATASET.std, shift)
     task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
-    return step.Recipe(
+    return step.StepConfig(
         task,
         create_optimizer,
         preprocess,
@@ -97,13 +97,13 @@ def oracle_step(batch_norm: str) -> Any:
     """One device, no strategy: jit, or for replica batch norm vmap over the replicas."""
     if batch_norm == "replica":
         mapped = functools.partial(
-            step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas")
+            step.train_step, step_config=step_config(batch_norm), replicas=Replicas(axis="replicas")
         )
         return jax.jit(
             jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas")
         )
     return jax.jit(
-        functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas())
+        functools.partial(step.train_step, step_config=step_config(batch_norm), replicas=Replicas())
     )
 
 
@@ -146,7 +146,7 @@ def assert_same(found: tuple[Any, list[Any]], expected: tuple[Any, list[Any]]) -
     ],
 )
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
-    strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
+    strategy = create_strategy(name, step_config(batch_norm), jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     found = train(strategy, host_batches())
     assert_same(found, oracle(batch_norm, count if batch_norm == "replica" else 1))
@@ -165,7 +165,7 @@ def test_replica_batch_norm_is_another_training() -> None:
 def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: leave out what pmeans gradients, and parity is lost."""
     monkeypatch.setattr(Replicas, "mean", lambda self, tree: tree)
-    strategy = create_strategy(name, recipe("group:2"), jax.devices()[:8])
+    strategy = create_strategy(name, step_config("group:2"), jax.devices()[:8])
     if name == "shard_map":  # it notices by itself that replicas would differ
         with pytest.raises(ValueError, match=r"varying|replicated|out_specs"):
             train(strategy, host_batches())
@@ -180,7 +180,9 @@ def test_groups_over_devices_need_their_statistics(
 ) -> None:
     """The mutant: leave out what makes the statistics of a group of those of its parts."""
     monkeypatch.setattr(batch_norm_lib, "of_groups", lambda replicas, count, mean, var: (mean, var))
-    state, _ = train(create_strategy(name, recipe("group:8"), jax.devices()[:8]), host_batches())
+    state, _ = train(
+        create_strategy(name, step_config("group:8"), jax.devices()[:8]), host_batches()
+    )
     assert largest_difference(state.params, oracle("group:8", 1)[0].params) > 1e-3
 
 
@@ -191,7 +193,7 @@ def test_groups_over_devices_need_their_statistics(
 def test_groups_may_end_within_a_device(name: str, group: int, count: int) -> None:
     """24 examples on 4 or 8 devices, which hold 6 or 3."""
     batch = pipeline.load(DATASET.train, np.arange(24))
-    changed = recipe(f"group:{group}")
+    changed = step_config(f"group:{group}")
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(len(batch["labels"]))
     state, _ = train(strategy, [batch])
@@ -205,7 +207,7 @@ def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPat
     """
     monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
     # Without clipping, which would hide a factor.
-    plain = dataclasses.replace(recipe("group:2"), optimizer=optax.sgd)
+    plain = dataclasses.replace(step_config("group:2"), optimizer=optax.sgd)
 
     def create() -> TrainState:
         model = models.create(
@@ -229,13 +231,15 @@ def test_missing_examples_do_not_skew_the_mean(name: str, count: int) -> None:
     batch = host_batches()[0]
     batch["weights"] = np.where(np.arange(BATCH_SIZE) < 6, 0, 1).astype(np.float32)
     expected, _ = oracle_step("group:2")(create_state(), batch, CONSTANTS)
-    state, metrics = train(create_strategy(name, recipe("group:2"), jax.devices()[:count]), [batch])
+    state, metrics = train(
+        create_strategy(name, step_config("group:2"), jax.devices()[:count]), [batch]
+    )
     assert metrics[0]["examples"] == 10
     assert largest_difference(state.params, expected.params) <= 1e-5
 
 
 def test_state_is_replicated_and_consumed() -> None:
-    strategy = create_strategy("pmap", recipe("replica"), jax.devices()[:4])
+    strategy = create_strategy("pmap", step_config("replica"), jax.devices()[:4])
     host = create_state()
     before = strategy.restore(host)
     after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]), CONSTANTS)
@@ -270,7 +274,7 @@ def test_state_is_replicated_and_consumed() -> None:
 def test_batches_that_do_not_divide_are_refused(
     batch_norm: str, parts: int, count: int, size: int, message: str
 ) -> None:
-    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=parts)
+    changed = dataclasses.replace(step_config(batch_norm), accumulate_steps=parts)
     strategy = create_strategy("pmap", changed, jax.devices()[:count])
     with pytest.raises(ConfigError, match=message):
         strategy.check_batch(size)
@@ -278,7 +282,7 @@ def test_batches_that_do_not_divide_are_refused(
 
 def test_single_takes_one_device() -> None:
     with pytest.raises(ConfigError, match=r"devices=2.*strategy pmap"):
-        create_strategy("single", recipe("replica"), jax.devices()[:2])
+        create_strategy("single", step_config("replica"), jax.devices()[:2])
 
 
 PARTS = {"accumulate_steps": 2}  # computed one after the other, with statistics as if at once
@@ -303,7 +307,7 @@ PARTS = {"accumulate_steps": 2}  # computed one after the other, with statistics
 def test_microbatches_and_recomputation_change_nothing(
     name: str, count: int, changes: dict[str, Any]
 ) -> None:
-    changed = dataclasses.replace(recipe("group:2"), **changes)
+    changed = dataclasses.replace(step_config("group:2"), **changes)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     assert_same(train(strategy, host_batches()), oracle("group:2", 1))
@@ -314,7 +318,7 @@ def test_a_loop_over_microbatches_is_no_longer_than_the_step_of_one(name: str) -
     """Compiling for accelerators takes long: the program has each convolution once."""
 
     def convolutions(count: int) -> int:
-        looped = dataclasses.replace(recipe("replica"), accumulate_steps=count, scan=True)
+        looped = dataclasses.replace(step_config("replica"), accumulate_steps=count, scan=True)
         strategy = create_strategy(name, looped, jax.devices()[:4])
         batch = strategy.shard_batch(host_batches()[0])
         step: Any = strategy.train_step
@@ -348,7 +352,7 @@ def test_microbatches_are_the_same_on_several_devices(
     """Statistics over devices are those of consecutive examples of the global batch, in each of two
     microbatches.
     """
-    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
+    changed = dataclasses.replace(step_config(batch_norm), accumulate_steps=2)
     expected = oracle_of_two(batch_norm)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
@@ -362,7 +366,7 @@ def test_microbatches_are_the_same_on_several_devices(
 
 @functools.cache
 def oracle_of_two(batch_norm: str) -> Any:
-    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
+    changed = dataclasses.replace(step_config(batch_norm), accumulate_steps=2)
     return train(create_strategy("single", changed, jax.devices()[:1]), host_batches())
 
 

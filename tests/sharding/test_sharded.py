@@ -217,7 +217,7 @@ def test_rows_over_space_leave_the_dataset_whole() -> None:
         {"images": np.zeros((1, 16, 16, 1), np.uint8), "labels": np.zeros(1, np.int32)}, examples
     )
     strategy = Sharded(
-        dataclasses.replace(run.recipe, scan=True), run.strategy.devices, run.strategy.axes
+        dataclasses.replace(run.step_config, scan=True), run.strategy.devices, run.strategy.axes
     )
     constants = dataclasses.replace(
         constants, examples=stored | {"weights": jax.ShapeDtypeStruct((examples,), np.float32)}

@@ -272,7 +272,7 @@ def test_balanced_weights_are_those_of_scikit_learn(dataset: data.Dataset) -> No
     np.testing.assert_allclose(
         weights.balanced_weights(weights.count(dataset), "abc"), expected, rtol=1e-12
     )
-    made = setup_of(dataset, model=_model(dataset), class_weights="balanced").recipe.task
+    made = setup_of(dataset, model=_model(dataset), class_weights="balanced").step_config.task
     np.testing.assert_allclose(made.class_weights, expected, rtol=1e-12)
 
 
@@ -353,7 +353,7 @@ def test_the_divisor_is_that_of_the_global_batch(
     assert distance(sums, same_sums) <= 1e-3
     if strategy == "sharded":  # one program, to which mean and global mean are the same
         return
-    kind: Any = type(setup_of(dataset, 1, model).recipe.task)
+    kind: Any = type(setup_of(dataset, 1, model).step_config.task)
     losses, divisors = kind.losses, kind.divisors
     monkeypatch.setattr(
         kind, "losses", lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args))
@@ -374,9 +374,9 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
     before = setup.create_state()
     numbers = setup.train_order[0]
     batch = setup.dataset.train.read(numbers.tolist())
-    images = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None)[
-        "images"
-    ]
+    images = setup.step_config.preprocess(
+        jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None
+    )["images"]
 
     def loss(params: Any) -> jax.Array:
         from jaxdp.step.state import merge

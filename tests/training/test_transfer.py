@@ -211,7 +211,7 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
     )
     setup = trainer(init_from="resnet18.safetensors", normalize="imagenet").setup
     assert setup.initial_weights.note == ""
-    given = setup.recipe.preprocess({"images": jax.numpy.asarray(images[:2])}, None)["images"]
+    given = setup.step_config.preprocess({"images": jax.numpy.asarray(images[:2])}, None)["images"]
     # Torchvision's.
     expected = (images[:2] / 255 - np.array([0.485, 0.456, 0.406])) / np.array(
         [0.229, 0.224, 0.225]
@@ -351,14 +351,14 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
             (1, "convs|norms/0", {"strategy": "single", "shard_params": False}),
         )
     )
-    assert setup.recipe.frozen == {f"convs/{number}/kernel" for number in range(3)} | {
+    assert setup.step_config.frozen == {f"convs/{number}/kernel" for number in range(3)} | {
         "norms/0/bias",
         "norms/0/scale",
     }
     # As a plan does.
     assert (
-        create_setup(setup.config, setup.objects, training=False).recipe.frozen
-        == setup.recipe.frozen
+        create_setup(setup.config, setup.inputs, training=False).step_config.frozen
+        == setup.step_config.frozen
     )
 
     def after(setup: Any) -> tuple[dict, dict, dict, dict]:
@@ -377,10 +377,10 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
     params, averages, statistics, _ = after(setup)
     for name, array in before.items():
         same = np.array_equal(array, params[name]) and np.array_equal(array, averages[name])
-        assert same == (name in setup.recipe.frozen), name
+        assert same == (name in setup.step_config.frozen), name
     assert not np.allclose(statistics["norms/0/mean"], 0)  # as in PyTorch, running statistics move
     others = after(free)[0]
     # The mutant: without --freeze.
-    assert all(not np.array_equal(others[name], before[name]) for name in setup.recipe.frozen)
+    assert all(not np.array_equal(others[name], before[name]) for name in setup.step_config.frozen)
     for name, array in after(alone)[0].items():
         np.testing.assert_allclose(params[name], array, atol=2e-5, err_msg=name)

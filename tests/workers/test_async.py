@@ -100,7 +100,7 @@ def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
     """Without momentum, as the documentation advises, with one of four workers four times
     slower.
     """
-    recipe = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 100, "seed": seed}
+    step_config = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 100, "seed": seed}
     on_workers = {"strategy": "async", "workers": 4, "servers": 2}
     callbacks = [At(1, wait_for_all)]
     trainer = jaxdp.Trainer(
@@ -110,7 +110,7 @@ def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
         progress=False,
         run_dir="run",
         **on_workers,
-        **recipe,
+        **step_config,
     )
     accuracy = trainer.fit().metrics["test"]["accuracy"]
     mean = np.mean([row["staleness_mean"] for row in rows("run")])

@@ -51,7 +51,7 @@ def test_a_worker_reports_by_how_much_it_changed_batch_statistics(
 def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     state = jax.tree.map(np.asarray, setup.create_state())
     server = Server()
-    server.install(state, setup.recipe, setup.learning_rates, adds_deltas=True)
+    server.install(state, setup.step_config, setup.learning_rates, adds_deltas=True)
     grads = shares.to_host(jax.tree.map(np.zeros_like, state.params))
     sums = {"loss": np.float32(1), "examples": np.float32(1)}
     for amount in (1.0, 0.25):  # both from the state that was installed
@@ -66,7 +66,7 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
         server.state.batch_stats,
     )
     # `exact` brings the mean over all slices.
-    server.install(state, setup.recipe, setup.learning_rates)
+    server.install(state, setup.step_config, setup.learning_rates)
     server.add(grads)
     server.mean_squares(1)
     server.apply(state.batch_stats, np.float32(1), sums, 1.0)

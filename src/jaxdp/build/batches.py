@@ -19,7 +19,7 @@ from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.step.step import Recipe
+from jaxdp.step.step import StepConfig
 from jaxdp.build.intervals import Intervals
 
 Advance = Callable[[str, int, int], None]
@@ -45,7 +45,7 @@ class Batches:
 
     config: TrainConfig
     dataset: Dataset
-    recipe: Recipe
+    step_config: StepConfig
     strategy: Strategy
     intervals: Intervals
     advance: Advance = ignore_progress
@@ -127,7 +127,7 @@ class Batches:
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
         layout = self.strategy.batch_permutation(self.global_batch_size)
-        paired = bool(self.recipe.preprocess.mixings)
+        paired = bool(self.step_config.preprocess.mixings)
         return self._batches("train", order, start=start, paired=paired, layout=layout)
 
     def evaluate(
@@ -162,7 +162,7 @@ class Batches:
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
-        constants = Constants(data, moments=self.strategy.replicate(self.recipe.preprocess.moments))
+        constants = Constants(data, moments=self.strategy.replicate(self.step_config.preprocess.moments))
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order):
             sums = compile_then_barrier(self.strategy.eval_step, state, batch, constants)

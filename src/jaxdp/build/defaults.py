@@ -9,7 +9,7 @@ import optax
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
-from jaxdp.build.inputs import Objects
+from jaxdp.build.inputs import Inputs
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
@@ -115,7 +115,7 @@ def with_placement(
 
 
 def create_schedule(
-    config: TrainConfig, train_examples: int, objects: Objects
+    config: TrainConfig, train_examples: int, inputs: Inputs
 ) -> tuple[Intervals, optax.Schedule]:
     """Returns when what happens, and the learning rate as a function of the step."""
     steps_per_epoch = train_examples // int(config.global_batch_size or 1)
@@ -132,5 +132,5 @@ def create_schedule(
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
         steps_per_execution=config.steps_per_execution,
     )
-    schedule = objects.schedule or optim.create_schedule(config, total_steps, steps_per_epoch)
+    schedule = inputs.schedule or optim.create_schedule(config, total_steps, steps_per_epoch)
     return intervals, schedule

@@ -9,7 +9,7 @@ from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import names, open_dataset
-from jaxdp.build.inputs import Objects
+from jaxdp.build.inputs import Inputs
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn
 from jaxdp.runtime import devices
@@ -43,7 +43,7 @@ def evaluation_setup(
     if config.optimizer == OBJECT:
         config = config.replace(optimizer="sgd", optimizer_kwargs={})
     devices.ensure(config.devices)
-    return create_setup(config, Objects(dataset=dataset), training=False)
+    return create_setup(config, Inputs(dataset=dataset), training=False)
 
 
 def _in_form_of_run(

@@ -20,7 +20,7 @@ from jaxdp.inference.weights import read_weights
 from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights
-from jaxdp.build.inputs import NOTHING, Objects
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.text.messages import some
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -89,31 +89,31 @@ class InitialWeights:
 
 
 def read_initial(
-    path: str, config: TrainConfig, dataset: Any, objects: Objects = NOTHING
+    path: str, config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING
 ) -> InitialWeights:
     """Reads weights that fit a model, all but a head for another number of classes.
 
     Args:
         path: folder of a run, or a file of weights: one that `jaxdp.convert export` wrote, or a
-            PyTorch state dict. Without meaning if `objects` has weights.
+            PyTorch state dict. Without meaning if `inputs` has weights.
         config: names the model.
         dataset: has `num_classes` and `image_shape`.
 
     Raises:
         ConfigError: if the weights cannot be read, or do not fit.
     """
-    params, batch_stats = array_shapes(config, dataset, objects)
+    params, batch_stats = array_shapes(config, dataset, inputs)
     expected = {**params, **batch_stats}
     source, names = path, ()
     note = ""
     try:
-        if objects.weights is not None:
-            source, found, names = objects.weights
+        if inputs.weights is not None:
+            source, found, names = inputs.weights
         elif pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
         else:
-            found, note = _of_file(path, expected, config, dataset, objects)
-        heads = _heads(config, dataset, objects, expected)
+            found, note = _of_file(path, expected, config, dataset, inputs)
+        heads = _heads(config, dataset, inputs, expected)
         alike = {
             name
             for name, array in found.items()
@@ -229,7 +229,7 @@ def _are_same(before: Sequence[str], now: Sequence[str]) -> bool | None:
 
 
 def _of_file(
-    path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects
+    path: str, expected: Shapes, config: TrainConfig, dataset: Any, inputs: Inputs
 ) -> tuple[dict[str, np.ndarray], str]:
     """Returns the arrays of a file by our names, those that the model does not have by theirs, and
     what there is to say of them.
@@ -239,7 +239,7 @@ def _of_file(
     if own or set(ours) & set(expected):
         return ours, ""
     bare = bare_state(weights)
-    places = reference_names(abstract_model(config, dataset, objects))
+    places = reference_names(abstract_model(config, dataset, inputs))
     found: dict[str, np.ndarray] = {}
     for name, array in bare.items():
         if (place := places.get(name)) is not None:
@@ -250,13 +250,13 @@ def _of_file(
     return found, _NORMALIZATION if likely and config.normalize != "imagenet" else ""
 
 
-def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes) -> set[str]:
+def _heads(config: TrainConfig, dataset: Any, inputs: Inputs, expected: Shapes) -> set[str]:
     """Returns the names of the arrays with a shape that depends on the number of classes."""
     classes = dataset.num_classes
-    if objects.model is not None:  # it cannot be made for other classes
+    if inputs.model is not None:  # it cannot be made for other classes
         return {name for name, like in expected.items() if like.shape[-1:] == (classes,)}
     other = types.SimpleNamespace(num_classes=classes + 1, image_shape=dataset.image_shape)
-    params, batch_stats = array_shapes(config, other, objects)
+    params, batch_stats = array_shapes(config, other, inputs)
     others = {**params, **batch_stats}
     return {
         name

@@ -19,7 +19,7 @@ from jaxdp.text.console import say
 
 
 @dataclasses.dataclass(frozen=True)
-class Objects:
+class Inputs:
     """The parts of a run that were given as objects; None for parts that its settings name.
 
     Attributes:
@@ -40,23 +40,23 @@ class Objects:
     weights: tuple[str, Mapping[str, Any], tuple[str, ...]] | None = None
 
 
-NOTHING = Objects()  # everything by name
+NOTHING = Inputs()  # everything by name
 _PER_DEVICE = {nnx.BatchNorm, nnx.Dropout}
 
 
-def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
+def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Inputs]:
     """Returns the settings that names and plain values make, and the objects among them.
 
     Raises:
         ConfigError: for a value of another type than the setting's, and for settings that
             contradict an object.
     """
-    values, objects = dict(given), dict[str, Any]()
-    _take_model(values, objects)
+    values, inputs = dict(given), dict[str, Any]()
+    _take_model(values, inputs)
     data, task = values.get("dataset"), values.get("task")
     if isinstance(data, Dataset):
         refuse(values, "data")
-        objects["dataset"], values["dataset"] = data, data.name
+        inputs["dataset"], values["dataset"] = data, data.name
     else:
         wanted = (
             "a dataset, or a Dataset of jaxdp.data.load, from_folder, from_dataset, from_arrays"
@@ -67,21 +67,21 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
         _check_name("task", task, "a task, a task, or a loss function of outputs and targets")
     else:
         refuse(values, "task")
-        objects["task" if is_task else "loss"] = task
+        inputs["task" if is_task else "loss"] = task
         values["task"] = task.name if is_task else None
-    _take_optimizer(values, objects)
+    _take_optimizer(values, inputs)
     if isinstance(values.get("init_from"), tuple):
-        objects["weights"], values["init_from"] = values["init_from"], OBJECT
-    return TrainConfig.of(**values), Objects(**objects)
+        inputs["weights"], values["init_from"] = values["init_from"], OBJECT
+    return TrainConfig.of(**values), Inputs(**inputs)
 
 
-def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
+def _take_model(values: dict[str, Any], inputs: dict[str, Any]) -> None:
     model = values["model"]
     if not isinstance(model, nnx.Module):
         _check_name("model", model, "a model, or an nnx.Module")
         return
     refuse(values, "model")
-    objects["model"] = model
+    inputs["model"] = model
     named = models.constructor_of(model)
     values["model"], values["model_kwargs"] = named or (type(model).__name__, {})
     modules = [module for _, module in nnx.iter_modules(model)]
@@ -104,13 +104,13 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
         raise ConfigError("remat", remat, remedy)
 
 
-def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
+def _take_optimizer(values: dict[str, Any], inputs: dict[str, Any]) -> None:
     optimizer, rate = values.get("optimizer"), values.get("learning_rate")
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()
     if isinstance(optimizer, optax.GradientTransformation):
         refuse(values, "optimizer")
-        objects["optimizer"] = optimizer
+        inputs["optimizer"] = optimizer
         # The name under which the run is kept; weight decay and the like are the object's business.
         values |= {"optimizer": OBJECT, "weight_decay": 0.0}
     elif callable(optimizer):
@@ -123,7 +123,7 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
         _check_name("optimizer", optimizer, "an optimizer, or an Optax transformation")
     if callable(rate):
         refuse(values, "learning_rate")
-        objects["schedule"] = values.pop("learning_rate")
+        inputs["schedule"] = values.pop("learning_rate")
 
 
 def _check_name(what: str, value: object, wanted: str) -> None:

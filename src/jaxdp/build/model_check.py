@@ -14,7 +14,7 @@ from jaxdp.build.parts import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Dataset
 from jaxdp.models.layers import BatchNorm
-from jaxdp.build.inputs import NOTHING, Objects
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.step.combine import is_float
@@ -23,7 +23,7 @@ from jaxdp.step.state import array_name
 
 
 def array_shapes(
-    config: TrainConfig, dataset: Any, objects: Objects = NOTHING
+    config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
     """Returns shapes and dtypes of a model's parameters, and of its batch statistics, by name.
 
@@ -32,7 +32,7 @@ def array_shapes(
     Args:
         dataset: an object with `num_classes` and `image_shape`.
     """
-    model = abstract_model(config, dataset, objects)
+    model = abstract_model(config, dataset, inputs)
 
     def by_name(kind: type[nnx.Variable[Any]]) -> dict[str, jax.ShapeDtypeStruct]:
         tree = nnx.to_pure_dict(nnx.state(model, kind))
@@ -42,11 +42,11 @@ def array_shapes(
     return by_name(nnx.Param), by_name(nnx.BatchStat)
 
 
-def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
+def abstract_model(config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING) -> Any:
     """Returns the model with shapes instead of arrays; nothing is computed."""
     return nnx.eval_shape(
         lambda: create_model(
-            config, dataset, objects, rngs=nnx.Rngs(create_key(0)), dtype=jnp.float32
+            config, dataset, inputs, rngs=nnx.Rngs(create_key(0)), dtype=jnp.float32
         )
     )
 
@@ -56,7 +56,7 @@ def check_model(
     dataset: Dataset,
     task: tasks.Task,
     image_shapes: set[tuple[int, ...]],
-    objects: Objects = NOTHING,
+    inputs: Inputs = NOTHING,
 ) -> tuple[int, bool]:
     """Traces the model on images of the sizes it will meet, which computes nothing.
 
@@ -70,7 +70,7 @@ def check_model(
     """
     # Batch statistics change in training, so that training mode would need another transform: its
     # shapes are the same.
-    model = abstract_model(config, dataset, objects)
+    model = abstract_model(config, dataset, inputs)
     model.eval()
     _check_parameters(config, model)
     graphdef, arrays = nnx.split(model)
@@ -84,7 +84,7 @@ def check_model(
         except ConfigError:
             raise
         except Exception as error:  # whatever a model raises
-            if objects.model is None:
+            if inputs.model is None:
                 raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             remedy = f"cannot be called with images of shape {images.shape}: {reason}"

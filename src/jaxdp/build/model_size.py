@@ -50,7 +50,7 @@ def check(setup: "Setup") -> None:
         middle = (fits + too_large) // 2
         smaller = setup.config.replace(model_kwargs=kwargs | {name: middle})
         try:
-            shapes = array_shapes(smaller, setup.dataset, setup.objects)[0].values()
+            shapes = array_shapes(smaller, setup.dataset, setup.inputs)[0].values()
             is_small = required(shapes) <= free
         except ConfigError:  # the model does not take this number, e.g. a depth
             is_small = False

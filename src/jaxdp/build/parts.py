@@ -11,7 +11,7 @@ from flax import nnx
 from jaxdp import models, tasks
 from jaxdp.config import DEFAULT_OPTIMIZER, TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, Split, check_dataset, open_dataset
-from jaxdp.build.inputs import NOTHING, Objects
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.plugins.loading import load_plugins
 from jaxdp.errors import ConfigError
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE, default_batch_size
@@ -38,19 +38,19 @@ _DECIDED = {
 }
 
 
-def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainConfig, Dataset]:
+def open_data(config: TrainConfig, inputs: Inputs = NOTHING) -> tuple[TrainConfig, Dataset]:
     """Opens the dataset, and returns the configuration with what model and dataset decide filled
     in.
     """
     load_plugins(config.plugins)
-    kind_of, task = _kind_of(objects), objects.task
+    kind_of, task = _kind_of(inputs), inputs.task
     served = tuple(TARGET_FIELDS)
     if task is not None:
         served = (kind_of(task.name),)
-    elif objects.model is None:
+    elif inputs.model is None:
         served = models.tasks_of(config.model)
-    if objects.dataset is not None:
-        dataset = check_dataset(objects.dataset, config, kind_of)
+    if inputs.dataset is not None:
+        dataset = check_dataset(inputs.dataset, config, kind_of)
         if dataset.kind not in served:
             who = "the task" if task is not None else config.model
             remedy = f"is for {dataset.kind}, and {who} for {' or '.join(served)}"
@@ -63,7 +63,7 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     dataset = dataclasses.replace(dataset, task=name, kind=kind_of(name))
     if config.normalize == "imagenet":
         dataset = _normalized_as_imagenet(dataset)
-    return _with_defaults(config.replace(task=name), dataset, objects), dataset
+    return _with_defaults(config.replace(task=name), dataset, inputs), dataset
 
 
 def _image_size(dataset: Dataset) -> str | None:
@@ -77,11 +77,11 @@ def _image_size(dataset: Dataset) -> str | None:
     return f"{height}x{width}"
 
 
-def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> TrainConfig:
+def _with_defaults(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> TrainConfig:
     """Returns the settings with the dataset's own defaults for what is not given."""
     settings, filled = config.flat(), dict[str, Any]()
     optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
-    if config.optimizer is None and _is_small(config, dataset, objects):
+    if config.optimizer is None and _is_small(config, dataset, inputs):
         optimizer, filled["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
     filled["optimizer"] = optimizer
     given = [name for name, value in settings.items() if value is not None]
@@ -95,17 +95,17 @@ def _with_defaults(config: TrainConfig, dataset: Dataset, objects: Objects) -> T
             continue
         elif name != "learning_rate":
             filled[name] = value
-        elif objects.schedule is None:
+        elif inputs.schedule is None:
             filled[name] = value.get(optimizer)
     return config.replace(**filled)
 
 
-def _is_small(config: TrainConfig, dataset: Dataset, objects: Objects) -> bool:
+def _is_small(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
     """Whether the training set is so small that SGD at its default rate may diverge, and neither
     the settings nor the dataset say anything of optimizer or rate.
     """
     own = dataset.instances or {"optimizer", "learning_rate"} & dataset.defaults.keys()
-    is_given = own or objects.schedule or config.learning_rate or config.optimizer_kwargs
+    is_given = own or inputs.schedule or config.learning_rate or config.optimizer_kwargs
     is_small = default_batch_size(dataset.train_examples) < DEFAULT_BATCH_SIZE
     return is_small and not is_given and config.lr_scaling == "none"
 
@@ -122,12 +122,12 @@ def _normalized_as_imagenet(dataset: Dataset) -> Dataset:
     return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
-def _kind_of(objects: Objects) -> Callable[[str], str]:
+def _kind_of(inputs: Inputs) -> Callable[[str], str]:
     """Returns a function from a task's name to the built-in task that it is like.
 
     A task object need not be registered.
     """
-    task = objects.task
+    task = inputs.task
     if task is None:
         return tasks.kind_of
     return lambda name: task.kind if name == task.name else tasks.kind_of(name)
@@ -150,7 +150,7 @@ def _open_named(config: TrainConfig, served: tuple[str, ...], *, own_task: bool)
 def create_model(
     config: TrainConfig,
     dataset: Any,
-    objects: Objects = NOTHING,
+    inputs: Inputs = NOTHING,
     *,
     rngs: nnx.Rngs,
     dtype: Any,
@@ -163,8 +163,8 @@ def create_model(
         dataset: what has `num_classes` and `image_shape`.
         factory: makes the model; None for what the name stands for now.
     """
-    if objects.model is not None:
-        return nnx.clone(objects.model)
+    if inputs.model is not None:
+        return nnx.clone(inputs.model)
     load_plugins(config.plugins)
     _check_decided("model_kwargs", config.model_kwargs)
     return models.create(
@@ -187,7 +187,7 @@ def _check_decided(field: str, keywords: Mapping[str, Any]) -> None:
 def create_task(
     config: TrainConfig,
     dataset: Any,
-    objects: Objects = NOTHING,
+    inputs: Inputs = NOTHING,
     *,
     class_weights: tuple[float, ...] = (),
 ) -> tasks.Task:
@@ -201,15 +201,15 @@ def create_task(
         ConfigError: for keywords that it does not take, and a task made for another number of
             classes than the dataset has.
     """
-    if objects.task is not None:
-        classes = objects.task.num_classes
+    if inputs.task is not None:
+        classes = inputs.task.num_classes
         if classes != dataset.num_classes:
             remedy = f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}"
             raise ConfigError("task", config.task, remedy)
-        return objects.task
+        return inputs.task
     names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
-    if objects.loss is not None:
-        return tasks.from_loss(objects.loss, kind=dataset.kind, **names)
+    if inputs.loss is not None:
+        return tasks.from_loss(inputs.loss, kind=dataset.kind, **names)
     load_plugins(config.plugins)
     _check_decided("task_kwargs", config.task_kwargs)
     flags = {
@@ -236,12 +236,12 @@ def create_task(
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error
 
 
-def has_own_code(config: TrainConfig, objects: Objects) -> bool:
+def has_own_code(config: TrainConfig, inputs: Inputs) -> bool:
     """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not
     have.
     """
-    model = objects.model if objects.model is not None else models.factory(config.model)
-    parts = [part for part in (model, objects.task, objects.loss) if part is not None]
+    model = inputs.model if inputs.model is not None else models.factory(config.model)
+    parts = [part for part in (model, inputs.task, inputs.loss) if part is not None]
     # An object has the module of its class.
     modules = [getattr(part, "__module__", None) or "" for part in parts]
     return not all(module.startswith("jaxdp.") for module in modules)

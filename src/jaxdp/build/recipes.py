@@ -11,9 +11,9 @@ from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.sources import Dataset
 from jaxdp.build.model_check import abstract_model, array_shapes
-from jaxdp.build.inputs import Objects
+from jaxdp.build.inputs import Inputs
 from jaxdp.step import optim
-from jaxdp.step.step import Recipe
+from jaxdp.step.step import StepConfig
 from jaxdp.build import initial_weights as transfer
 
 
@@ -32,14 +32,14 @@ def create_preprocess(config: TrainConfig, dataset: Dataset, *, dense: bool) -> 
     )
 
 
-def create_recipe(
+def create_step_config(
     config: TrainConfig,
     dataset: Dataset,
-    objects: Objects,
+    inputs: Inputs,
     schedule: optax.Schedule,
     task: tasks.Task,
     preprocess: augment.Preprocess,
-) -> Recipe:
+) -> StepConfig:
     """Returns the settings of a step.
 
     Raises:
@@ -47,16 +47,16 @@ def create_recipe(
     """
     assert config.batch_norm is not None
     # Not a function in this one, which servers could not unpickle.
-    create_optimizer = functools.partial(_create_optimizer, objects.optimizer, config)
+    create_optimizer = functools.partial(_create_optimizer, inputs.optimizer, config)
     create_optimizer(schedule)  # finds what does not fit
-    if objects.optimizer is not None:
-        model = abstract_model(config, dataset, objects)
+    if inputs.optimizer is not None:
+        model = abstract_model(config, dataset, inputs)
         params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-        optim.check_update(objects.optimizer, params)
+        optim.check_update(inputs.optimizer, params)
     frozen = frozenset[str]()
     if config.freeze is not None:
-        frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, objects)[0])
-    return Recipe(
+        frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, inputs)[0])
+    return StepConfig(
         task=task,
         preprocess=preprocess,
         optimizer=create_optimizer,

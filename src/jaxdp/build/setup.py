@@ -20,7 +20,7 @@ from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset
 from jaxdp.inference import instances
 from jaxdp.build.model_check import check_model
-from jaxdp.build.inputs import NOTHING, Objects
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn
 from jaxdp.rundir.start import will_resume
@@ -44,14 +44,14 @@ class Setup(Batches):
 
     Attributes:
         dtype: format of the computation.
-        objects: what was given as an object rather than by name.
+        inputs: what was given as an object rather than by name.
         factory: makes the model, as it was when the setup was created: a plugin may be imported
             anew. None for a model object.
     """
 
     dtype: Any
     schedule: optax.Schedule
-    objects: Objects = NOTHING
+    inputs: Inputs = NOTHING
     factory: Callable[..., Any] | None = None
 
     @functools.cached_property
@@ -71,7 +71,7 @@ class Setup(Batches):
 
     @property
     def _host_constants(self) -> Constants:
-        moments = self.recipe.preprocess.moments
+        moments = self.step_config.preprocess.moments
         return Constants.create(self.learning_rates, self.config.seed, moments)
 
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
@@ -84,12 +84,12 @@ class Setup(Batches):
         changed = {name for name, value in config.flat().items() if value != before[name]}
         if not changed <= {*settings_with(TrainConfig, program=False)}:
             return None
-        if "seed" in changed and self.objects.dataset is None and Request(config).validation_share:
+        if "seed" in changed and self.inputs.dataset is None and Request(config).validation_share:
             return None  # another seed draws other validation data
         defaults.check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
-            config, self.dataset.train_examples, self.objects
+            config, self.dataset.train_examples, self.inputs
         )
         other = dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule)
         vars(other).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
@@ -108,7 +108,7 @@ class Setup(Batches):
             weights.load_into(model)
         return create_train_state(
             model,
-            self.recipe.optimizer(self.schedule),
+            self.step_config.optimizer(self.schedule),
             with_ema=self.config.ema_decay > 0,
             with_loss_scale=self.config.precision == "float16",
         )
@@ -118,7 +118,7 @@ class Setup(Batches):
         return create_model(
             self.config,
             self.dataset,
-            self.objects,
+            self.inputs,
             rngs=nnx.Rngs(create_key(self.config.seed)),
             dtype=self.dtype,
             factory=self.factory,
@@ -134,7 +134,7 @@ class Setup(Batches):
         path = self.config.init_from
         if path is None:
             return None
-        return transfer.read_initial(path, self.config, self.dataset, self.objects)
+        return transfer.read_initial(path, self.config, self.dataset, self.inputs)
 
     @functools.cached_property
     def shapes(self) -> TrainState:
@@ -152,7 +152,7 @@ class Setup(Batches):
             fields = pipeline.index_batch(np.zeros(1, np.int32))
             stored = {name: values for name, values in example.items() if name != "indices"}
             resident = placement.abstract(stored, self.dataset.train_examples)
-        if self.recipe.preprocess.mixings:
+        if self.step_config.preprocess.mixings:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
         batch = {
             name: jax.ShapeDtypeStruct((global_batch_size, *array.shape[1:]), array.dtype)
@@ -169,7 +169,7 @@ class Setup(Batches):
 @collector.paused()
 def create_setup(
     config: TrainConfig,
-    objects: Objects = NOTHING,
+    inputs: Inputs = NOTHING,
     *,
     training: bool = True,
     dtype: Any = None,
@@ -179,7 +179,7 @@ def create_setup(
     """Puts a run together, and finds what does not fit before anything is computed or written.
 
     Args:
-        objects: what is given as an object rather than by name.
+        inputs: what is given as an object rather than by name.
         training: whether the batch must divide over the devices; evaluation pads, so it takes any
             number.
         dtype: format of the computation; None for the configured precision.
@@ -192,12 +192,12 @@ def create_setup(
     """
     platform.check_backend()
     given = defaults.with_saved_defaults(config)
-    asked, dataset = open_data(given, objects)
-    task = _create_task(asked, dataset, objects, training=training)
+    asked, dataset = open_data(given, inputs)
+    task = _create_task(asked, dataset, inputs, training=training)
     preprocess = recipes.create_preprocess(asked, dataset, dense=task.name != "classification")
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     sizes = {dataset.image_shape, tile}
-    fewest_rows, normalizes = check_model(asked, dataset, task, sizes, objects)
+    fewest_rows, normalizes = check_model(asked, dataset, task, sizes, inputs)
     devices = _devices(asked, target)
     shards = len(devices) * jax.process_count()
     axes = mesh.MeshShape.parse(asked.mesh, shards) if asked.mesh is not None else None
@@ -209,48 +209,48 @@ def create_setup(
     config = defaults.with_batch_norm(config, grouped=normalizes and training and not automatic)
     limit = target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
     config = defaults.with_placement(config, dataset, limit)
-    intervals, schedule = defaults.create_schedule(config, examples, objects)
-    recipe = recipes.create_recipe(config, dataset, objects, schedule, task, preprocess)
-    recipe = dataclasses.replace(recipe, scan=devices[0].platform != "cpu")
+    intervals, schedule = defaults.create_schedule(config, examples, inputs)
+    step_config = recipes.create_step_config(config, dataset, inputs, schedule, task, preprocess)
+    step_config = dataclasses.replace(step_config, scan=devices[0].platform != "cpu")
     create = strategies.by_name(config.strategy)
-    strategy = create(recipe, devices, axes, shard_params=config.shard_params)
+    strategy = create(step_config, devices, axes, shard_params=config.shard_params)
     strategy.check_rows({height for height, *_ in sizes}, fewest_rows)
     setup = Setup(
         config=config,
         dtype=jnp.dtype(dtype or config.precision),
         dataset=dataset,
-        recipe=recipe,
+        step_config=step_config,
         schedule=schedule,
         strategy=strategy,
         intervals=intervals,
-        objects=objects,
+        inputs=inputs,
         advance=advance,
-        factory=models.factory(config.model) if objects.model is None else None,
+        factory=models.factory(config.model) if inputs.model is None else None,
     )
     if automatic:
         size = memory.automatic_batch(strategy, setup.abstract_step, examples)
         asked = asked.replace(global_batch_size=size)
-        return create_setup(asked, objects, training=training, dtype=dtype, advance=advance)
+        return create_setup(asked, inputs, training=training, dtype=dtype, advance=advance)
     if training:
         _check_training(setup, asked)
     return setup
 
 
 def _create_task(
-    config: TrainConfig, dataset: Dataset, objects: Objects, *, training: bool
+    config: TrainConfig, dataset: Dataset, inputs: Inputs, *, training: bool
 ) -> tasks.Task:
     """Returns the task, once the dataset can be read and, for training, learned from."""
     if dataset.instances:
         instances.require()
     if not training:
-        return create_task(config, dataset, objects)
+        return create_task(config, dataset, inputs)
     defaults.check_learning(config, dataset)
-    if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
+    if has_own_code(config, inputs) and (defect := platform.cpu_defect()) is not None:
         warn(defect)
     if (settings := platform.unusual_settings()) is not None:
         warn(settings)
     weights = class_weights.resolve(config, dataset)
-    return create_task(config, dataset, objects, class_weights=weights)
+    return create_task(config, dataset, inputs, class_weights=weights)
 
 
 def _check_training(setup: Setup, asked: TrainConfig) -> None:

@@ -99,7 +99,7 @@ class EarlyStopping:
     def _larger_is_better(self, run: Run) -> bool:
         if self.larger_is_better is not None:
             return self.larger_is_better
-        name, larger = run.setup.recipe.task.best_metric
+        name, larger = run.setup.step_config.task.best_metric
         return larger if name == self.metric else self.metric not in _LOWER_IS_BETTER
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Plots:
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
         assert run.folder is not None
-        directory, task = RunDirectory(run.folder), run.setup.recipe.task
+        directory, task = RunDirectory(run.folder), run.setup.step_config.task
         title = valid_text(run.title)
         try:
             # They import Matplotlib, for which the first step need not wait.

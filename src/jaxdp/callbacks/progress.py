@@ -32,7 +32,7 @@ class Progress:
     def on_start(self, run: Run, event: Started) -> None:
         """Begins to show."""
         self._intervals, self._first = run.setup.intervals, event.step + 1
-        self._names = tuple(dict.fromkeys(("loss", run.setup.recipe.task.best_metric[0])))
+        self._names = tuple(dict.fromkeys(("loss", run.setup.step_config.task.best_metric[0])))
         if self._console.is_jupyter:
             from IPython import display  # pyright: ignore[reportMissingImports] - the kernel has it
 

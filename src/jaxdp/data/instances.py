@@ -42,7 +42,7 @@ def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "heigh
 
 
 def distances(
-    objects: Objects,
+    instances: Objects,
 ) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
     """Returns each pixel's distance to the border of the nearest object, d1, and of the second
     nearest, d2, in pixels.
@@ -52,10 +52,10 @@ def distances(
     """
     import scipy.ndimage  # 0.1 s, which few runs need
 
-    numbers, places = np.unique(np.maximum(objects, 0), return_inverse=True)
-    nearest, second = (np.full(objects.shape, np.inf, np.float32) for _ in range(2))
+    numbers, places = np.unique(np.maximum(instances, 0), return_inverse=True)
+    nearest, second = (np.full(instances.shape, np.inf, np.float32) for _ in range(2))
     # 0 is background, whether there is any or not.
-    numbered = places.reshape(objects.shape) + (numbers[0] > 0)
+    numbered = places.reshape(instances.shape) + (numbers[0] > 0)
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
         inside = numbered[near] == index
@@ -70,7 +70,7 @@ def distances(
 
 
 def targets(
-    objects: Objects,
+    instances: Objects,
 ) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
     """Returns the class of each pixel, uint8, and the second term of its weight, float16.
 
@@ -82,20 +82,20 @@ def targets(
     d2(x))^2 / (2 sigma^2)). The first term balances the classes there; here it is the task's
     `class_weights`, by default 1.
     """
-    height, width = real_size(objects)
-    real = objects[:height, :width]
+    height, width = real_size(instances)
+    real = instances[:height, :width]
     apart = np.add(*distances(real))
     classes = np.where(apart <= BORDER_WIDTH, BORDER, np.where(real > 0, CELL, BACKGROUND))
     weights = W0 * np.exp(-(apart**2) / (2 * SIGMA**2))
     return (
-        pad(classes.astype(np.uint8), objects.shape, value=IGNORE_LABEL),
-        pad(weights.astype(np.float16), objects.shape, value=0),
+        pad(classes.astype(np.uint8), instances.shape, value=IGNORE_LABEL),
+        pad(weights.astype(np.float16), instances.shape, value=0),
     )
 
 
-def real_size(objects: Objects) -> tuple[int, int]:
+def real_size(instances: Objects) -> tuple[int, int]:
     """Returns height and width of an image without its padding at the bottom and right."""
-    real = objects != PAD_LABEL
+    real = instances != PAD_LABEL
     return int(real.any(1).sum()), int(real.any(0).sum())
 
 
@@ -108,16 +108,16 @@ class Targets:
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, tuple[np.dtype, bytes]]] = {}
 
-    def __call__(self, index: int, objects: Objects) -> dict[str, np.ndarray]:
+    def __call__(self, index: int, instances: Objects) -> dict[str, np.ndarray]:
         """Returns the fields `masks` and `border_weights` of an example from its objects'
         numbers.
         """
         if index not in self._kept:
-            fields = zip(("masks", "border_weights"), targets(objects), strict=True)
+            fields = zip(("masks", "border_weights"), targets(instances), strict=True)
             self._kept[index] = {
                 name: (values.dtype, zlib.compress(values.tobytes(), 1)) for name, values in fields
             }
         return {
-            name: np.frombuffer(zlib.decompress(kept), dtype).reshape(objects.shape)
+            name: np.frombuffer(zlib.decompress(kept), dtype).reshape(instances.shape)
             for name, (dtype, kept) in self._kept[index].items()
         }

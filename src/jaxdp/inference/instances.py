@@ -81,20 +81,20 @@ def columns(channels: int) -> list[str]:
     ).split()
 
 
-def measurements(objects: np.ndarray, image: np.ndarray, plane: Plane | None) -> list[list[Any]]:
+def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) -> list[list[Any]]:
     """Returns cells for each object, as `columns` names them, or cells of the image if there is no
     object. Cells at the end are left out where a file has no pixel size.
 
     Args:
-        objects: (H, W), as `label_instances` returns it.
+        instances: (H, W), as `label_instances` returns it.
         image: (H, W, C), as stored.
         plane: what a TIFF file says of the image.
     """
     from skimage import measure, segmentation  # pyright: ignore
 
     properties = "label area centroid bbox eccentricity intensity_mean".split()
-    table = measure.regionprops_table(objects, image, properties)
-    inside = np.isin(table["label"], segmentation.clear_border(objects))
+    table = measure.regionprops_table(instances, image, properties)
+    inside = np.isin(table["label"], segmentation.clear_border(instances))
     numbers = np.column_stack([*table.values(), ~inside])
     place, size = (plane.place, plane.pixel_size) if plane is not None else ([None] * 2, [])
     if size:

@@ -33,13 +33,13 @@ def color_mask(mask: np.ndarray, num_classes: int, ignore_label: int = 255) -> n
     return np.where((mask == ignore_label)[..., None], np.uint8(128), colored)
 
 
-def color_objects(objects: np.ndarray) -> np.ndarray:
+def color_objects(instances: np.ndarray) -> np.ndarray:
     """Returns instance labels (H, W), positive for instances, as uint8 (H, W, 3)."""
-    return color_mask(_cycled(objects), _COLORS + 1)
+    return color_mask(_cycled(instances), _COLORS + 1)
 
 
-def _cycled(objects: np.ndarray) -> np.ndarray:
-    return np.where(objects > 0, (objects - 1) % _COLORS + 1, 0).astype(np.uint8)
+def _cycled(instances: np.ndarray) -> np.ndarray:
+    return np.where(instances > 0, (instances - 1) % _COLORS + 1, 0).astype(np.uint8)
 
 
 def overlay(
@@ -58,14 +58,14 @@ def overlay(
     return Image.composite(colors, covered, Image.fromarray(outline))
 
 
-def overlay_objects(image: np.ndarray, objects: np.ndarray) -> Image.Image:
+def overlay_objects(image: np.ndarray, instances: np.ndarray) -> Image.Image:
     """Returns an image (H, W, 1 or 3), uint8, under the colors and the opaque outlines of
     instances.
     """
     from skimage import segmentation  # pyright: ignore
 
-    outline: Any = segmentation.find_boundaries(objects, mode="inner")
-    return overlay(image, _cycled(objects), _COLORS + 1, outline)
+    outline: Any = segmentation.find_boundaries(instances, mode="inner")
+    return overlay(image, _cycled(instances), _COLORS + 1, outline)
 
 
 def to_pillow(image: np.ndarray) -> Image.Image:

@@ -51,17 +51,17 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def write_objects(
-    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray
+    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, instances: np.ndarray
 ) -> str:
     """Writes an image, uint8 (H, W, 1 or 3), overlaid with its instances and their outlines.
 
     Args:
-        objects: uint16 (H, W), 0 for background.
+        instances: uint16 (H, W), 0 for background.
 
     Returns:
         The path.
     """
-    overlay = pictures.overlay_objects(pictures.stretch(image), objects)
+    overlay = pictures.overlay_objects(pictures.stretch(image), instances)
     return _save(overlay, directory / f"{name}-overlay.png")
 
 

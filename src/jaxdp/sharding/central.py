@@ -43,7 +43,7 @@ class Central(strategy.Strategy):
         if jax.process_count() > 1:
             remedy = "works in one process; with several use pmap, shard_map or sharded"
             raise ConfigError("strategy", self.name, remedy)
-        recipe, count = self.recipe, len(self.devices)
+        step_config, count = self.step_config, len(self.devices)
 
         def split(batch: step.Batch, data: Mapping[str, Any]) -> dict[str, jax.Array]:
             return {
@@ -58,12 +58,18 @@ class Central(strategy.Strategy):
             totals = jax.tree.map(lambda leaf: functools.reduce(combine.add, leaf), stacked[0])
             grads, batch_stats, weight = combine.divide(totals, count)
             return step.update_state(
-                state, grads, batch_stats, weight, add(stacked[1]), constants, recipe=recipe
+                state,
+                grads,
+                batch_stats,
+                weight,
+                add(stacked[1]),
+                constants,
+                step_config=step_config,
             )
 
         def on_each(function: Any, replicas: Replicas) -> Any:
             return jax.pmap(
-                own_trace(functools.partial(function, recipe=recipe, replicas=replicas)),
+                own_trace(functools.partial(function, step_config=step_config, replicas=replicas)),
                 axis_name=mesh.DATA_AXIS,
                 in_axes=(None, 0, None),
                 devices=self.devices,

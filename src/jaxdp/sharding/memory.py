@@ -86,7 +86,7 @@ def compile_step(
     others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
     batch_bytes = min(others, math.ceil(bytes_per_device(batch) / strategy.data_shards))
     # XLA counts the body of a loop once.
-    loops = strategy.recipe.accumulate_steps if strategy.recipe.scan else 1
+    loops = strategy.step_config.accumulate_steps if strategy.step_config.scan else 1
     flops = loops * float(costs.get("flops", np.nan))
     working += others - batch_bytes
     return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=flops)
@@ -162,8 +162,8 @@ def fewest_examples(strategy: Strategy) -> int:
     """Returns the number that divides the examples on a device, so that microbatches consist of
     whole groups of batch norm.
     """
-    group = strategy.recipe.batch_norm.group_size or 1
-    return strategy.recipe.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
+    group = strategy.step_config.batch_norm.group_size or 1
+    return strategy.step_config.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
 
 
 def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:

@@ -51,21 +51,23 @@ class Sharded(strategy.Strategy):
 
     def _compile(self, placed: Any, replicas: Replicas) -> None:
         everywhere, split = self._state_sharding, mesh.split_over_data(self.mesh)
-        recipe = self.recipe
+        step_config = self.step_config
         gather: Callable[[Batch, Batch], Batch] = gather_examples
         spread = mesh.SPACE_AXIS in self.mesh.axis_names
         if spread:
             # Once after examples are gathered from the dataset, and once after augmentation, which
             # may need whole images.
             split, gather = None, self._gather_and_spread
-            preprocess = _SpreadPreprocess(**vars(recipe.preprocess), spread=self._spread)
-            recipe = dataclasses.replace(recipe, preprocess=preprocess)
+            preprocess = _SpreadPreprocess(**vars(step_config.preprocess), spread=self._spread)
+            step_config = dataclasses.replace(step_config, preprocess=preprocess)
 
         @winograd.avoided(spread)
         def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
             batch = gather(batch, constants.examples)
             constants = dataclasses.replace(constants, examples={})
-            return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
+            return step.train_step(
+                state, batch, constants, step_config=step_config, replicas=replicas
+            )
 
         @winograd.avoided(spread)
         def eval_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
@@ -73,10 +75,12 @@ class Sharded(strategy.Strategy):
             state = dataclasses.replace(state, params=params, ema=ema)
             batch = gather(batch, constants.examples)
             constants = dataclasses.replace(constants, examples={})
-            return step.eval_step(state, batch, constants, recipe=recipe, replicas=replicas)
+            return step.eval_step(
+                state, batch, constants, step_config=step_config, replicas=replicas
+            )
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
-        train_steps = scan_steps(train_step, recipe=recipe)
+        train_steps = scan_steps(train_step, step_config=step_config)
         self.train_step = wrap(train_steps, out_shardings=(placed, everywhere), donate_argnums=0)
         self.eval_step = wrap(own_trace(eval_step), out_shardings=everywhere)
 

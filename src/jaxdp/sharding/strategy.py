@@ -22,7 +22,7 @@ from jaxdp.sharding.replicas import Replicas
 from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.step.step import Recipe, TrainStep
+from jaxdp.step.step import StepConfig, TrainStep
 
 EvalStep = Callable[[TrainState, Any, Constants], dict[str, jax.Array]]
 
@@ -32,7 +32,7 @@ class Strategy(abc.ABC):
     and gathers the state to the host.
 
     Args:
-        recipe: the settings of a step.
+        step_config: the settings of a step.
         devices: this process's devices.
         axes: shape of the mesh over all processes' devices; None for data alone.
         shard_params: whether parameters, optimizer state and EMA are sharded over devices.
@@ -64,7 +64,7 @@ class Strategy(abc.ABC):
 
     def __init__(
         self,
-        recipe: Recipe,
+        step_config: StepConfig,
         devices: Sequence[Device],
         axes: MeshShape | None = None,
         *,
@@ -75,7 +75,7 @@ class Strategy(abc.ABC):
                 flag = field.replace("_", "-")
                 remedy = f"takes none; use --strategy sharded, or leave --{flag} out"
                 raise ConfigError(field, value, f"--strategy {self.name} {remedy}")
-        self.recipe = recipe
+        self.step_config = step_config
         self.devices = list(devices)
         self.axes = axes
         self.shard_params = shard_params
@@ -92,9 +92,9 @@ class Strategy(abc.ABC):
 
     def _steps(self, replicas: Replicas) -> tuple[TrainStep, EvalStep]:
         """Returns the steps with traces of their own, to be wrapped in a transform."""
-        kwargs: Any = {"recipe": self.recipe, "replicas": replicas}
+        kwargs: Any = {"step_config": self.step_config, "replicas": replicas}
         return (
-            scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe),
+            scan_steps(functools.partial(step.train_step, **kwargs), step_config=self.step_config),
             own_trace(functools.partial(step.eval_step, **kwargs)),
         )
 
@@ -148,8 +148,8 @@ class Strategy(abc.ABC):
             group: examples that share batch-norm statistics, where a number was asked for; by
                 default it follows the batch.
         """
-        parts, shards = self.recipe.accumulate_steps, self.data_shards
-        mode = self.recipe.batch_norm
+        parts, shards = self.step_config.accumulate_steps, self.data_shards
+        mode = self.step_config.batch_norm
         share, rest = divmod(global_batch_size, shards)
         if rest:
             unit = parts * math.lcm(shards, group or 1)
@@ -180,8 +180,8 @@ class Strategy(abc.ABC):
         With microbatches, batch-norm statistics over several devices cover consecutive examples
         only if each microbatch is a consecutive part of the global batch.
         """
-        parts, shards = self.recipe.accumulate_steps, self.data_shards
-        mode = self.recipe.batch_norm
+        parts, shards = self.step_config.accumulate_steps, self.data_shards
+        mode = self.step_config.batch_norm
         share = global_batch_size // (parts * shards)
         spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
         if parts == 1 or shards == 1 or not spans:
@@ -287,7 +287,7 @@ by_name = _strategies.__getitem__
 
 def create_strategy(
     name: str,
-    recipe: Recipe,
+    step_config: StepConfig,
     devices: Sequence[Device],
     axes: MeshShape | None = None,
     *,
@@ -297,4 +297,4 @@ def create_strategy(
 
     Arguments and errors are the same as for `Strategy`; an unknown name is also a ConfigError.
     """
-    return _strategies[name](recipe, devices, axes, shard_params=shard_params)
+    return _strategies[name](step_config, devices, axes, shard_params=shard_params)

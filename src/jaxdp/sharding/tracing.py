@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.step.step import Batch, Recipe, TrainStep
+from jaxdp.step.step import Batch, StepConfig, TrainStep
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,7 +33,7 @@ def own_trace(function: Function) -> Function:
     return traced  # pyright: ignore[reportReturnType]
 
 
-def scan_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
+def scan_steps(train_step: TrainStep, *, step_config: StepConfig) -> TrainStep:
     """Returns a train step with its own trace that also takes K batches at once.
 
     Their fields are (batch, K, ...), and it returns sums (K, ...). The K steps are one program, so
@@ -52,7 +52,7 @@ def scan_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
                 lambda state, batch: train_step(state, batch, constants),
                 state,
                 {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()},
-                unroll=not recipe.scan,
+                unroll=not step_config.scan,
             )
 
     return steps

@@ -34,7 +34,7 @@ TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, A
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class StepConfig:
     """The settings of a step, which are the same under every strategy.
 
     Attributes:
@@ -66,7 +66,12 @@ class Recipe:
 
 
 def train_step(
-    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
+    state: TrainState,
+    batch: Batch,
+    constants: Constants,
+    *,
+    step_config: StepConfig,
+    replicas: Replicas,
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update and the metric sums of the global batch.
 
@@ -84,12 +89,14 @@ def train_step(
     with jax.named_scope("input"):  # scopes name the stages of a step in a profile
         batch = gather_examples(batch, constants.examples)
     (grads, batch_stats, weight), metrics = accumulate_gradients(
-        state, batch, constants, recipe=recipe, replicas=replicas
+        state, batch, constants, step_config=step_config, replicas=replicas
     )
     with jax.named_scope("reduce"):
         grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
         metrics = replicas.sum(metrics)
-    return update_state(state, grads, batch_stats, weight, metrics, constants, recipe=recipe)
+    return update_state(
+        state, grads, batch_stats, weight, metrics, constants, step_config=step_config
+    )
 
 
 @jax.named_scope("update")
@@ -101,7 +108,7 @@ def update_state(
     sums: dict[str, Array],
     constants: Constants,
     *,
-    recipe: Recipe,
+    step_config: StepConfig,
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update, and the metric sums of the step.
 
@@ -125,11 +132,11 @@ def update_state(
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
     loss = sums["loss"] / jnp.maximum(sums["examples"], 1.0)
     updated = apply_gradients(
-        state, grads, batch_stats, constants.learning_rates, loss, recipe=recipe
+        state, grads, batch_stats, constants.learning_rates, loss, step_config=step_config
     )
-    if recipe.on_divergence == "skip" or state.loss_scale is not None:
+    if step_config.on_divergence == "skip" or state.loss_scale is not None:
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
-        sound = finite & all_finite(updated) if recipe.on_divergence == "skip" else finite
+        sound = finite & all_finite(updated) if step_config.on_divergence == "skip" else finite
         updated = jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
         updated = dataclasses.replace(updated, step=state.step + 1)
         sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
@@ -143,14 +150,19 @@ def update_state(
 
 
 def accumulate_gradients(
-    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
+    state: TrainState,
+    batch: Batch,
+    constants: Constants,
+    *,
+    step_config: StepConfig,
+    replicas: Replicas,
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns what `compute_gradients` does, as means over microbatches computed one after the
     other, and their metric sums.
     """
-    count = recipe.accumulate_steps
+    count = step_config.accumulate_steps
     compute = functools.partial(
-        compute_gradients, state, constants=constants, recipe=recipe, replicas=replicas
+        compute_gradients, state, constants=constants, step_config=step_config, replicas=replicas
     )
     if count == 1:
         return compute(batch)
@@ -168,7 +180,7 @@ def accumulate_gradients(
         name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:])
         for name, leaf in shares.items()
     }
-    if recipe.scan:
+    if step_config.scan:
         # From zeros: with the first microbatch before the loop the program is twice as long, and
         # gradients are reduced twice.
         means, sums = jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
@@ -188,7 +200,12 @@ def accumulate_gradients(
 
 
 def compute_gradients(
-    state: TrainState, batch: Batch, *, constants: Constants, recipe: Recipe, replicas: Replicas
+    state: TrainState,
+    batch: Batch,
+    *,
+    constants: Constants,
+    step_config: StepConfig,
+    replicas: Replicas,
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums,
     all of this replica's examples.
@@ -205,27 +222,29 @@ def compute_gradients(
         return lambda indices: fold(example_keys(constants.key, state.step, indices), purpose)
 
     with jax.named_scope("augment"):
-        batch = recipe.preprocess(batch, keys_of(0), constants.moments)
+        batch = step_config.preprocess(batch, keys_of(0), constants.moments)
     keys = keys_of(1)(batch["indices"])
-    group_size, joined = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
+    group_size, joined = batch_norm.statistics(
+        step_config.batch_norm, replicas, len(batch["images"])
+    )
 
     def loss_function(
         params: Tree,
     ) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
-        trained = _merge_frozen(recipe.frozen, jax.lax.stop_gradient(params), params)
+        trained = _merge_frozen(step_config.frozen, jax.lax.stop_gradient(params), params)
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
-        layers.set_remat(model, recipe.remat)
+        layers.set_remat(model, step_config.remat)
         outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
-        loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
+        loss = jnp.mean(batch["weights"] * step_config.task.losses(outputs, batch))
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor
-        weight = jnp.mean(batch["weights"] * recipe.task.divisors(outputs, batch))
+        weight = jnp.mean(batch["weights"] * step_config.task.divisors(outputs, batch))
         return loss, (
             nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)),
             weight,
-            recipe.task.sums(outputs, batch, training=True),
+            step_config.task.sums(outputs, batch, training=True),
         )
 
     with jax.named_scope("forward"):
@@ -244,7 +263,7 @@ def apply_gradients(
     learning_rates: Array,
     loss: Array,
     *,
-    recipe: Recipe,
+    step_config: StepConfig,
 ) -> TrainState:
     """Returns the state after the optimizer's update with these gradients, with new batch
     statistics and moving averages.
@@ -253,22 +272,24 @@ def apply_gradients(
         loss: of the global batch, for optimizers that look at it.
     """
     # A count beyond the last rate reads the last one, as JAX clamps indices.
-    optimizer = recipe.optimizer(lambda count: learning_rates[count])
+    optimizer = step_config.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optim.update(optimizer, grads, state.opt_state, state.params, loss)
     # Weight decay and the like would change what has no gradient.
-    params = _merge_frozen(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
+    params = _merge_frozen(
+        step_config.frozen, state.params, optax.apply_updates(state.params, updates)
+    )
     ema = None
     if state.ema is not None:
         # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and
         # rises.
-        decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+        decay = jnp.minimum(step_config.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
         averages = jax.tree.map(
             lambda average, new: average if combine.is_float(new) else new,
             averages,
             (params, batch_stats),
         )
-        ema = (_merge_frozen(recipe.frozen, params, averages[0]), averages[1])
+        ema = (_merge_frozen(step_config.frozen, params, averages[0]), averages[1])
     return dataclasses.replace(
         state,
         step=state.step + 1,
@@ -289,7 +310,12 @@ def _merge_frozen(names: frozenset[str], frozen: Tree, trained: Tree) -> Tree:
 
 
 def eval_step(
-    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
+    state: TrainState,
+    batch: Batch,
+    constants: Constants,
+    *,
+    step_config: StepConfig,
+    replicas: Replicas,
 ) -> dict[str, Array]:
     """Returns the metric sums of the global batch, computed with the moving average of the weights
     if there is one.
@@ -299,9 +325,9 @@ def eval_step(
         batch: this program's examples, or their indices in `constants.examples`.
     """
     batch = gather_examples(batch, constants.examples)
-    batch = recipe.preprocess(batch, None, constants.moments)
+    batch = step_config.preprocess(batch, None, constants.moments)
     return replicas.sum(
-        recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False)
+        step_config.task.sums(evaluation_model(state)(batch["images"]), batch, training=False)
     )
 
 

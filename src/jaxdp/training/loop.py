@@ -166,7 +166,7 @@ def _evaluate_and_save(
         sums = _evaluate(run, state, step)
         run.counters.evaluation_due = sums is None or None
     if sums is not None:
-        values = metrics.compute(setup.recipe.task, sums)
+        values = metrics.compute(setup.step_config.task, sums)
     if saves or run.counters.evaluation_due:
         saved = _copy(run, state, step)
     finite = saved is None or setup.strategy.all_finite(state, saved)

@@ -171,7 +171,7 @@ class Reader:
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
         in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         counters.skipped_in_a_row = in_a_row
-        tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
+        tolerated = overflowed or (skipped and self._setup.step_config.on_divergence == "skip")
         fine = tolerated or (np.isfinite(loss) and np.isfinite(norm))
         if in_a_row >= self._setup.config.max_divergences or not fine:
             reason = f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}"
@@ -187,12 +187,12 @@ class Reader:
     def _write_row(self, step: int) -> None:
         setup, times = self._setup, self._times
         sums = self._counters.interval
-        values = metrics.compute(setup.recipe.task, sums)
+        values = metrics.compute(setup.step_config.task, sums)
         row: Row = {"step": step, "epoch": setup.intervals.epoch(step), "split": "train"} | values
         row["gradient_norm"] = float(sums["gradient_norm"] / np.maximum(sums["updates"], 1.0))
         row |= {name: round(float(sums[name])) for name in _SKIPS if name in sums}
         # An optimizer given as an object keeps its learning rate to itself.
-        if setup.objects.optimizer is None:
+        if setup.inputs.optimizer is None:
             # The optimizer does not count updates that were skipped.
             updates = max(step - 1 - self._counters.skipped_updates, 0)
             row["learning_rate"] = float(setup.learning_rates[updates])

@@ -72,7 +72,7 @@ class Run:
             self._checkpoints = Checkpoints(
                 directory.checkpoints,
                 keep=setup.config.keep,
-                best_metric=setup.recipe.task.best_metric if validates else None,
+                best_metric=setup.step_config.task.best_metric if validates else None,
                 settings=config_lib.kept(setup.config),
             )
             callbacks = [*callbacks, self._checkpoints]
@@ -94,7 +94,7 @@ class Run:
         trained = setup.strategy.gather(dataclasses.replace(self.state, opt_state=None))
         if self._predictor is None:
             self._predictor = Predictor(
-                trained, setup.config, setup.dataset.describe(), setup.recipe.task
+                trained, setup.config, setup.dataset.describe(), setup.step_config.task
             )
         self._predictor.replace_state(trained)
         return self._predictor
@@ -154,7 +154,7 @@ class Run:
         """Whether an evaluation on validation data is the best so far, so that it is saved."""
         if self._checkpoints is None or self.setup.dataset.validation is None:
             return False
-        value, best = rank(values, self.setup.recipe.task.best_metric), self.counters.best
+        value, best = rank(values, self.setup.step_config.task.best_metric), self.counters.best
         if best is not None and value <= best:
             return False
         self.counters.best = value

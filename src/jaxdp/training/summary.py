@@ -45,7 +45,7 @@ def summarize(
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
-    task, skipped = setup.recipe.task, setup.skipped()
+    task, skipped = setup.step_config.task, setup.skipped()
     result_kind = "best" if best and best[0] == result_step else "last"
     epoch = counters.epoch
     trained = {"train": metrics.compute(task, epoch)} if epoch.get("examples") else {}
@@ -136,7 +136,7 @@ def _split_metrics(
     """
     if setup.dataset.instances:
         sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
-    values = metrics.compute(setup.recipe.task, sums)
+    values = metrics.compute(setup.step_config.task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:
         warn(f"the {split} loss of the result is {values['loss']}")
     return values

@@ -25,7 +25,7 @@ class Server:
     def install(
         self,
         state: TrainState,
-        recipe: step.Recipe,
+        step_config: step.StepConfig,
         learning_rates: np.ndarray,
         adds_deltas: bool = False,
     ) -> None:
@@ -33,7 +33,7 @@ class Server:
 
         Args:
             state: the arrays that it holds.
-            recipe: the settings of a step.
+            step_config: the settings of a step.
             learning_rates: one for each update.
             adds_deltas: whether workers report by how much they changed batch statistics.
         """
@@ -44,7 +44,7 @@ class Server:
             grads, batch_stats, weight = means
             constants = Constants({}, rates, ())
             return step.update_state(
-                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+                state, grads, batch_stats, weight, sums, constants, step_config=step_config
             )
 
         self._update = jax.jit(update, donate_argnums=0)

@@ -43,10 +43,15 @@ class ServerGroup:
         self._count = count
         self._owners, self._adds_deltas = spec.owners, spec.returns_deltas
         self.here = count == 0
-        recipe, self._optimizer = setup.recipe, setup.recipe.optimizer(setup.schedule)
+        step_config, self._optimizer = (
+            setup.step_config,
+            setup.step_config.optimizer(setup.schedule),
+        )
         # Servers compute no losses, and import no plugins, which may have the task.
-        recipe = dataclasses.replace(recipe, task=Classification(1), preprocess=Preprocess((), ()))
-        self._recipe = recipe if self.here else ray.put(recipe)
+        step_config = dataclasses.replace(
+            step_config, task=Classification(1), preprocess=Preprocess((), ())
+        )
+        self._recipe = step_config if self.here else ray.put(step_config)
         self._own = Server()
         self._actors = list[Any]()
         self._unconfirmed: collections.deque[list[Any]] = collections.deque()

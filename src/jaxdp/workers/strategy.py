@@ -129,13 +129,13 @@ class OnWorkers(Single):
             sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
             spec = WorkerSpec(
                 _config_of_worker(config),
-                setup.objects,
+                setup.inputs,
                 self.number_of_slices(config, setup.shapes),
                 shares.balance(sizes, max(count, 1)),
                 self.returns_deltas,
             )
             try:
-                ray.cloudpickle.dumps(spec.objects)
+                ray.cloudpickle.dumps(spec.inputs)
             except Exception as error:  # whatever an object raises
                 problem = f"one cannot be pickled: {one_line(error)[:200]}"
                 remedy = f"sends objects to its workers, and {problem}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxdp.build.inputs import Objects
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
@@ -28,7 +28,7 @@ class WorkerSpec:
 
     Attributes:
         config: of the run, for one device.
-        objects: that the run was given.
+        inputs: that the run was given.
         slices: of a batch, all equal.
         owners: which server each gradient goes to.
         returns_deltas: whether others update the state meanwhile. Then a result has by how much
@@ -36,7 +36,7 @@ class WorkerSpec:
     """
 
     config: TrainConfig
-    objects: Objects
+    inputs: Inputs
     slices: int
     owners: tuple[int, ...]
     returns_deltas: bool = False
@@ -89,13 +89,13 @@ class Worker:
         seconds = [float(word) for word in os.environ.get(SLOWED, "").split(",") if word]
         self._least_seconds = seconds[place % len(seconds)] if seconds else 0.0
         self._spec = spec
-        setup = self._setup = create_setup(spec.config, spec.objects)
-        recipe, replicas = setup.recipe, Replicas()
+        setup = self._setup = create_setup(spec.config, spec.inputs)
+        step_config, replicas = setup.step_config, Replicas()
 
         def gradients(state: TrainState, batch: Any, constants: Constants) -> Any:
             batch = step.gather_examples(batch, constants.examples)
             return step.accumulate_gradients(
-                state, batch, constants, recipe=recipe, replicas=replicas
+                state, batch, constants, step_config=step_config, replicas=replicas
             )
 
         self._gradients = jax.jit(gradients)
@@ -140,6 +140,6 @@ class Worker:
             read,
             part,
             self._spec.slices,
-            paired=bool(setup.recipe.preprocess.mixings),
+            paired=bool(setup.step_config.preprocess.mixings),
         )
         return setup.strategy.shard_batch(batch)
