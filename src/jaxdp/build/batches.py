@@ -8,19 +8,19 @@ from typing import Any
 
 import jax
 
+from jaxdp.build.intervals import Intervals
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline, placement
 from jaxdp.data.request import SPLIT_FLAGS
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.errors import ConfigError
-from jaxdp.text.console import say
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import StepConfig
-from jaxdp.build.intervals import Intervals
+from jaxdp.text.console import say
 
 Advance = Callable[[str, int, int], None]
 # Batches of an evaluation that the devices have been given before the host waits for the first.
@@ -162,7 +162,9 @@ class Batches:
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
-        constants = Constants(data, moments=self.strategy.replicate(self.step_config.preprocess.moments))
+        constants = Constants(
+            data, moments=self.strategy.replicate(self.step_config.preprocess.moments)
+        )
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order):
             sums = compile_then_barrier(self.strategy.eval_step, state, batch, constants)

@@ -6,15 +6,15 @@ import pathlib
 
 import optax
 
+from jaxdp.build.inputs import Inputs
+from jaxdp.build.intervals import Intervals
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
-from jaxdp.build.inputs import Inputs
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step import optim
-from jaxdp.build.intervals import Intervals
 
 DEFAULT_EPOCHS = 20
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this

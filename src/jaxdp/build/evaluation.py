@@ -4,16 +4,16 @@ import dataclasses
 from typing import Any
 
 from jaxdp import tasks
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.parts import open_data
+from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import names, open_dataset
-from jaxdp.build.inputs import Inputs
 from jaxdp.errors import ConfigError
-from jaxdp.text.console import warn
 from jaxdp.runtime import devices
-from jaxdp.build.setup import Setup, create_setup
+from jaxdp.text.console import warn
 
 
 def evaluation_setup(

@@ -13,18 +13,18 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.model_check import abstract_model, array_shapes
+from jaxdp.build.saved_model import read_checkpoint, read_description
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import TrainConfig
-from jaxdp.build.saved_model import read_checkpoint, read_description
+from jaxdp.errors import ConfigError
 from jaxdp.inference.weights import read_weights
-from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights
-from jaxdp.build.inputs import NOTHING, Inputs
-from jaxdp.text.messages import some
-from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import TrainState, array_name
+from jaxdp.text.messages import some
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
 _OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")

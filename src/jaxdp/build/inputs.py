@@ -12,10 +12,10 @@ from flax import nnx
 from jaxdp import models, tasks
 from jaxdp.config import OBJECT, TrainConfig, facts_of, fields
 from jaxdp.data.dataset import Dataset
-from jaxdp.models.layers import BatchNorm
 from jaxdp.errors import ConfigError
-from jaxdp.text.messages import shown
+from jaxdp.models.layers import BatchNorm
 from jaxdp.text.console import say
+from jaxdp.text.messages import shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxdp import tasks
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.parts import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Dataset
-from jaxdp.models.layers import BatchNorm
-from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.errors import ConfigError
+from jaxdp.models.layers import BatchNorm
 from jaxdp.runtime import platform
 from jaxdp.step.combine import is_float
 from jaxdp.step.keys import create_key

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxdp.runtime.free_memory import available_memory_bytes
 from jaxdp.build.model_check import array_shapes
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.runtime.free_memory import available_memory_bytes
 from jaxdp.text.units import bytes_text
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any, cast
 from flax import nnx
 
 from jaxdp import models, tasks
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import DEFAULT_OPTIMIZER, TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, Split, check_dataset, open_dataset
-from jaxdp.build.inputs import NOTHING, Inputs
-from jaxdp.plugins.loading import load_plugins
 from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE, default_batch_size
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:

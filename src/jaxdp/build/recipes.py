@@ -7,14 +7,14 @@ import optax
 from flax import nnx
 
 from jaxdp import tasks
+from jaxdp.build import initial_weights as transfer
+from jaxdp.build.inputs import Inputs
+from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.sources import Dataset
-from jaxdp.build.model_check import abstract_model, array_shapes
-from jaxdp.build.inputs import Inputs
 from jaxdp.step import optim
 from jaxdp.step.step import StepConfig
-from jaxdp.build import initial_weights as transfer
 
 
 def create_preprocess(config: TrainConfig, dataset: Dataset, *, dense: bool) -> augment.Preprocess:

@@ -14,8 +14,8 @@ import optax
 from flax import nnx
 
 from jaxdp import config as config_lib
-from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.build.parts import create_model, create_task
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Description
 from jaxdp.errors import ConfigError

@@ -13,16 +13,18 @@ from flax import nnx
 from jaxtyping import Float
 
 from jaxdp import models, tasks
+from jaxdp.build import class_weights, defaults, recipes
+from jaxdp.build import initial_weights as transfer
+from jaxdp.build.batches import Advance, Batches, ignore_progress
+from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.model_check import check_model
 from jaxdp.build.parts import create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset
-from jaxdp.inference import instances
-from jaxdp.build.model_check import check_model
-from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.errors import ConfigError
-from jaxdp.text.console import warn
+from jaxdp.inference import instances
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import collector, platform
 from jaxdp.runtime.targets import Target
@@ -30,8 +32,7 @@ from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
 from jaxdp.step.keys import create_key
 from jaxdp.step.state import Constants, TrainState, create_train_state
-from jaxdp.build import class_weights, defaults, recipes, initial_weights as transfer
-from jaxdp.build.batches import Advance, Batches, ignore_progress
+from jaxdp.text.console import warn
 
 # Setups share these if they differ only in settings outside of the program: nothing is read twice,
 # and the state of another schedule has the same shapes.

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from jaxdp import config as config_lib
-from jaxdp.text import parsing
 from jaxdp.cli.exit_codes import EXIT_DIVERGED
 from jaxdp.errors import ConfigError
-from jaxdp.text.messages import shown
 from jaxdp.rundir.write import check_folder
 from jaxdp.sweeps.trials import Settings, Space, Trial
+from jaxdp.text import parsing
+from jaxdp.text.messages import shown
 
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"

@@ -10,15 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp.config import deprecation
-from jaxdp.text import parsing
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, deprecation
 from jaxdp.errors import ConfigError
-from jaxdp.text.messages import nearest, shown
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.write import check_folder, replace_file
 from jaxdp.launching import launcher
 from jaxdp.launching.local_process import LocalProcess
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_folder, replace_file
+from jaxdp.text import parsing
+from jaxdp.text.messages import nearest, shown
 
 _LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
 _REASON_LENGTH = 300

@@ -1,0 +1,1 @@
+"""Builds a run: fills in its settings, and makes its parts."""

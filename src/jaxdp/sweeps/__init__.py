@@ -1,0 +1,1 @@
+"""Trains with combinations of settings, and compares."""
