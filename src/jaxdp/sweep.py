@@ -113,7 +113,7 @@ def _show(trials: Sequence[Trial], folder: pathlib.Path, changed: Mapping[str, s
     from jaxdp.reporting import report_page, sweeps
 
     rows = [
-        sweeps.Run(
+        sweeps.SweptRun(
             trial.settings,
             trial.run.read("summary.json") if trial.run.is_done() else None,
             "; ".join(filter(None, [trial.note, changed.get(trial.name)])),

@@ -175,7 +175,7 @@ def test_a_disk_that_is_full_while_saving(
 
 OTHER_WEIGHTS = """
 from flax import nnx
-from jaxdp.training import setup
+from jaxdp.build import setup
 create = setup.create_model
 def other(config, *args, rngs, **kwargs):
     return create(config, *args, rngs=nnx.Rngs(7), **kwargs)

@@ -192,7 +192,7 @@ def test_a_signal_has_the_runs_save_and_the_same_command_continues(number: int) 
     assert "accuracy" in out
 
 
-def shown_rows(capsys: pytest.CaptureFixture[str], *runs: sweeps.Run) -> list[list[str]]:
+def shown_rows(capsys: pytest.CaptureFixture[str], *runs: sweeps.SweptRun) -> list[list[str]]:
     """The cells of all lines of the tables."""
     sweeps.show(runs)
     lines = capsys.readouterr().out.splitlines()
@@ -201,13 +201,13 @@ def shown_rows(capsys: pytest.CaptureFixture[str], *runs: sweeps.Run) -> list[li
 
 def run_of(
     value: float | None, seed: int, rate: float, metric: str = "accuracy", *, larger: bool = True
-) -> sweeps.Run:
+) -> sweeps.SweptRun:
     summary = {
         "best_metric": {"name": metric, "larger_is_better": larger},
         "metrics": {"test": {metric: value, "loss": 1.0}},
     }
     settings = {"rate": rate, "seed": seed}
-    return sweeps.Run(settings, *((None, "it [diverged]") if value is None else (summary, "")))
+    return sweeps.SweptRun(settings, *((None, "it [diverged]") if value is None else (summary, "")))
 
 
 def test_tables_rank_runs_and_summarize_seeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -303,7 +303,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
 def test_a_start_that_is_stuck_is_left_after_a_signal() -> None:
     stuck = (
         "import signal, sys, time\nfrom jaxdp import train\nfrom jaxdp.runtime import signals\nfrom"
-        " jaxdp.training import setup\ndef wait(*args, **kwargs):\n   "
+        " jaxdp.build import setup\ndef wait(*args, **kwargs):\n   "
         " signal.raise_signal(signal.SIGTERM)\n    time.sleep(60)\nsignals._START_UP_SECONDS,"
         " setup.create_setup = 0.5, wait\nsys.exit(train.main(sys.argv[1:]))\n"
     )

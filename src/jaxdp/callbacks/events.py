@@ -134,7 +134,7 @@ class Run(Protocol):
     """The parts of a run that a callback may use.
 
     Attributes:
-        setup: model, task, dataset, optimizer, strategy and intervals: `training.setup.Setup`.
+        setup: model, task, dataset, optimizer, strategy and intervals: `build.setup.Setup`.
         group: the processes that train: `runtime.processes.Group`.
         folder: the run directory; None for a run that writes no files.
         description: what dataset.json holds.

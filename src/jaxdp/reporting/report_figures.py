@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from jaxdp.reporting.fonts import Figure, matplotlib, ticker
-from jaxdp.reporting.report_runs import SPLITS, Number, RunRecord
+from jaxdp.reporting.report_runs import SPLITS, Number, ReportedRun
 
 # The palette of Okabe and Ito, distinct for all color vision, without yellow, which is illegible
 # on white. Further runs are grey.
@@ -52,7 +52,7 @@ def compact(value: Number, _: object = None) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-def figures(runs: Sequence[RunRecord]) -> list[tuple[str, Markup]]:
+def figures(runs: Sequence[ReportedRun]) -> list[tuple[str, Markup]]:
     """Returns captions, and a drawing over the steps, of everything that the runs measured."""
     metric = runs[0].metric
     captions = {"loss": "loss", metric: metric.replace("_", " ")} | _CAPTIONS
@@ -74,7 +74,7 @@ def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
     """Returns curves of (run, split, steps, values), with marks for events."""
     texts: list[Markup] = []  # of elements, for readers who point at them
 
-    def look(run: RunRecord, text: str) -> dict[str, Any]:
+    def look(run: ReportedRun, text: str) -> dict[str, Any]:
         title = Markup('<g class="run k{}"><title>{}: {}</title>')
         texts.append(title.format(run.color, run.name, text))
         return {"gid": f"line-{len(texts) - 1}", "color": _RUN, "clip_on": False}

@@ -18,7 +18,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError
 from jaxdp.reporting.progress import metric_text
 from jaxdp.reporting.report_figures import COLORS, compact, figures
-from jaxdp.reporting.report_runs import SPLITS, RunRecord
+from jaxdp.reporting.report_runs import SPLITS, ReportedRun
 from jaxdp.rundir.read import Row, read_bytes
 from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.text.messages import shown
@@ -38,14 +38,14 @@ def write_report(
     Raises:
         ConfigError: if a folder has no run, or the file cannot be written.
     """
-    runs: list[RunRecord] = []
+    runs: list[ReportedRun] = []
     given = {resolved(folder): folder for folder in folders}
     common = os.path.commonpath([folder.parent for folder in given])
     for folder in given:
         if not any((folder / file).is_file() for file in _FILES):
             problem = "holds no run" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", given[folder], f"{problem}; give folders of runs")
-        runs.append(RunRecord(folder, str(folder.relative_to(common))))
+        runs.append(ReportedRun(folder, str(folder.relative_to(common))))
     page = _page(runs, title)
     try:
         check_file("output", output, "report.html")
@@ -56,9 +56,9 @@ def write_report(
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 
 
-def _page(runs: Sequence[RunRecord], title: str | None) -> str:
+def _page(runs: Sequence[ReportedRun], title: str | None) -> str:
     """Returns the page; its template escapes every value."""
-    alike: dict[tuple[str, str], list[RunRecord]] = {}  # scores compare only on the same data
+    alike: dict[tuple[str, str], list[ReportedRun]] = {}  # scores compare only on the same data
     for run in runs:
         alike.setdefault((str(run.fact("dataset")), run.metric), []).append(run)
     models, datasets = (
@@ -93,7 +93,7 @@ def _page(runs: Sequence[RunRecord], title: str | None) -> str:
     )
 
 
-def _section(runs: list[RunRecord]) -> dict[str, Any]:
+def _section(runs: list[ReportedRun]) -> dict[str, Any]:
     """Returns what is shown of runs on one dataset, compared by one metric, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
@@ -135,7 +135,7 @@ def _event_text(event: Row) -> str:
     return "; ".join(f"{name}: {text}" for name, text in facts.items())
 
 
-def _pictures(run: RunRecord) -> dict[str, str]:
+def _pictures(run: ReportedRun) -> dict[str, str]:
     """Returns the pictures of a run as addresses by name, an empty one if it cannot be read.
 
     The page draws the curves itself.

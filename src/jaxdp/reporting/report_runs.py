@@ -20,7 +20,7 @@ _POSITION = ("step", "epoch", "split")  # fields of a row that are no metrics
 Number = float | int
 
 
-class RunRecord:
+class ReportedRun:
     """The contents of a run's folder, whether it is complete or damaged.
 
     Attributes:

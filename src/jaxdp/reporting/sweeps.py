@@ -13,7 +13,7 @@ from jaxdp.reporting.progress import metric_text
 from jaxdp.text.messages import shown
 
 
-class Run(NamedTuple):
+class SweptRun(NamedTuple):
     """A run of a sweep.
 
     Attributes:
@@ -33,10 +33,10 @@ class Run(NamedTuple):
         return splits.get("validation", splits.get("test", {}))
 
 
-Group = Sequence[Run]  # one run, or runs that differ only in their seed
+Group = Sequence[SweptRun]  # one run, or runs that differ only in their seed
 
 
-def show(runs: Sequence[Run]) -> None:
+def show(runs: Sequence[SweptRun]) -> None:
     """Prints a table of the runs and, if there are several seeds, one that summarizes them."""
     summaries = [run.summary for run in runs if run.summary is not None]
     data = "test data, which then judge no longer: --validation 0.1 holds out others"
@@ -47,7 +47,7 @@ def show(runs: Sequence[Run]) -> None:
     _print(f"ranked by {data}", [[run] for run in runs], settings, best)
     if len({run.settings.get("seed") for run in runs}) > 1:
         settings.remove("seed")
-        groups: dict[str, list[Run]] = {}
+        groups: dict[str, list[SweptRun]] = {}
         for run in runs:
             groups.setdefault(repr([run.settings[name] for name in settings]), []).append(run)
         _print("mean ± standard deviation over seeds", [*groups.values()], settings, best)

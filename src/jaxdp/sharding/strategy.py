@@ -130,7 +130,7 @@ class Strategy(abc.ABC):
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need apart from devices, such as other processes.
 
-        Its argument is the `training.setup.Setup` of the run.
+        Its argument is the `build.setup.Setup` of the run.
         """
         return contextlib.nullcontext()
 
