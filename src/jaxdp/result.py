@@ -37,7 +37,7 @@ from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 from jaxdp.text.messages import printable
 from jaxdp.training import summary as summary_lib
-from jaxdp.training.loop import RunOutcome
+from jaxdp.training.outcome import RunOutcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

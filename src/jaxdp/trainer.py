@@ -39,7 +39,7 @@ from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.step.state import model_arrays
 from jaxdp.text.messages import shown
 from jaxdp.training import summary
-from jaxdp.training.loop import RunOutcome
+from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.run import Run
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def print_outcome(
     standard error.
 
     Args:
-        trained: a `training.loop.RunOutcome` with a run directory.
+        trained: a `training.outcome.RunOutcome` with a run directory.
         config: the settings that the command was given.
         skipped: bad examples that were left out, by split; None in all processes but the first,
             which say no more than why the run did not come to its end, as each may have a log of
@@ -106,7 +106,7 @@ def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool
     The line is a warning if settings or code have changed since then.
 
     Args:
-        trained: a `training.loop.RunOutcome` with a run directory.
+        trained: a `training.outcome.RunOutcome` with a run directory.
         config: the settings that were asked for.
         remedy: how to train nevertheless.
         always: whether to say so even if nothing has changed.

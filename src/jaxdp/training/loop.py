@@ -8,7 +8,6 @@ A run that a signal stops only saves: where an evaluation is due, the run evalua
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,57 +15,15 @@ import jax
 import numpy as np
 
 from jaxdp.callbacks.events import Activity, Evaluated, Saving, StepBegin, StepEnd
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.read import Row
 from jaxdp.runtime import collector
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
+from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.reader import Diverged, Reader
 
 if TYPE_CHECKING:
     from jaxdp.training.run import Run
-
-
-@dataclasses.dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended, and what it leaves.
-
-    Attributes:
-        status: `done`, `stopped` by a signal, or `diverged`.
-        step: the last step.
-        state: the result, on the devices: the best by validation data if there are any and a run
-            directory, otherwise the last; None if it diverged or was complete already.
-        sums: metric sums of the state's evaluation, if there was one.
-        reason: why it ended before its last step, if it did: what diverged, or why a callback ended
-            it.
-        rows: of metrics.jsonl, those that this process made.
-        summary: what summary.json holds.
-        last_saved: step of the newest checkpoint.
-        directory: of the run, if it writes one.
-        position: what a run needs in addition to the state to continue.
-    """
-
-    status: str
-    step: int
-    state: TrainState | None = None
-    sums: metrics.Sums | None = None
-    reason: str = ""
-    rows: list[Row] = dataclasses.field(default_factory=list[Row])
-    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    last_saved: int | None = None
-    directory: RunDirectory | None = None
-    position: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-    @property
-    def was_complete(self) -> bool:
-        """Whether there was nothing left to train."""
-        return self.status == "done" and self.state is None
-
-    @property
-    def ended_early(self) -> str:
-        """Why a callback ended the run, or nothing."""
-        return self.reason if self.status == "done" else ""
 
 
 def train(run: "Run", state: TrainState, start: int) -> RunOutcome:

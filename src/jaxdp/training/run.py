@@ -24,7 +24,7 @@ from jaxdp.step.state import TrainState
 from jaxdp.training import loop, reader, summary
 from jaxdp.training.agreement import check_agreement
 from jaxdp.training.counters import Counters
-from jaxdp.training.loop import RunOutcome
+from jaxdp.training.outcome import RunOutcome
 
 # The hooks at which callbacks write in the run directory, rows aside.
 _WRITTEN_AT = ("on_save", "on_end")

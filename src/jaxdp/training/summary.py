@@ -19,7 +19,7 @@ from jaxdp.step.state import TrainState
 from jaxdp.text.console import warn
 from jaxdp.text.version import version
 from jaxdp.training.counters import Counters
-from jaxdp.training.loop import RunOutcome
+from jaxdp.training.outcome import RunOutcome
 
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
