@@ -99,7 +99,7 @@ def test_a_paused_process_goes_on_and_is_watched(then: int, code: int) -> None:
 
 def test_by_default_patience_follows_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watchdog, "running_seconds", lambda: now[0])
     watched = watchdog.Watchdog(Group(), None)
     watched.note("compiling", 1, limited=False)
     now[0] = 500.0  # compiling is not a step's duration

@@ -4,7 +4,7 @@ A thread looks once a second. If nothing was done for too long, it writes the po
 thread of this process to `hang-PROCESS.txt` in the run directory. Then it names the processes that
 are behind, and ends this one. It also sees when another process has left.
 
-Time in which this process was paused does not count: then the thread slept longer than a second.
+Time in which this process was paused does not count.
 """
 
 import collections
@@ -22,6 +22,7 @@ from typing import Any
 from jaxdp.callbacks.events import Activity, Run, Started
 from jaxdp.rundir.write import no_link
 from jaxdp.runtime.processes import Group
+from jaxdp.runtime.running_time import running_seconds
 
 # By default a step may take so many times the median of the last ones, and so many seconds at
 # least: a slow disk is no hang.
@@ -48,7 +49,7 @@ class Watchdog:
         self._activity = "starting"
         self._step = 0
         self._limited = False
-        self._since = self._step_began = time.monotonic()
+        self._since = self._step_began = running_seconds()
         self._durations: collections.deque[float] = collections.deque(maxlen=50)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="jaxdp-watchdog", daemon=True)
@@ -78,7 +79,7 @@ class Watchdog:
             step: the last one that was dispatched.
             limited: whether it may only last as long as a step, unlike compiling or saving.
         """
-        now = time.monotonic()
+        now = running_seconds()
         if step > self._step:
             if self._limited:
                 self._durations.append(now - self._step_began)
@@ -97,28 +98,17 @@ class Watchdog:
         )
 
     def _look(self) -> None:
-        while not self._has_ended():
+        while not self._ended.wait(_LOOK_SECONDS):
             # The coordinator is gone: the runtime says so in its own time.
             with contextlib.suppress(Exception):
                 self._look_at_others()
-            waited = time.monotonic() - self._since
+            waited = running_seconds() - self._since
             if self._limited and waited > self.timeout_seconds:
                 self._leave(
                     f"no step was finished for {waited:.0f} s after step {self._step}"
                     f" ({self._activity})",
                     hangs=True,
                 )
-
-    def _has_ended(self) -> bool:
-        """Waits until it is time to look, and leaves out what the wait took longer."""
-        began = time.monotonic()
-        ended = self._ended.wait(_LOOK_SECONDS)
-        now = time.monotonic()
-        paused = max(now - began - _LOOK_SECONDS, 0.0)
-        # No later than now: this process may have gone on, and noted so, before this thread did.
-        self._since = min(self._since + paused, now)
-        self._step_began = min(self._step_began + paused, now)
-        return ended
 
     @property
     def _progress(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs a process on a node of a Ray cluster, and notices when the node is lost."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -92,9 +93,10 @@ class RemoteProcess:
         """Returns an answer of the actor, and waits no longer than this for it."""
         exceptions = self._ray.exceptions
         try:
-            return self._ray.get(answer, timeout=seconds)
-        except exceptions.GetTimeoutError as error:
-            raise NodeLost(f"has not answered for {seconds:g} s") from error
+            for _ in range(round(seconds)):  # after a pause of this process, the rest still counts
+                with contextlib.suppress(exceptions.GetTimeoutError):
+                    return self._ray.get(answer, timeout=1.0)
+            raise NodeLost(f"has not answered for {seconds:g} s")
         except exceptions.RayTaskError as error:
             raise error.cause from None
         except (exceptions.RayActorError, exceptions.ActorUnschedulableError) as error:

@@ -12,6 +12,7 @@ from jaxdp.cli.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_
 from jaxdp.cli.streams import BestEffortStream
 from jaxdp.launching.local_process import LocalProcess
 from jaxdp.launching.ray_process import NodeLost, RemoteProcess
+from jaxdp.runtime.running_time import running_seconds
 
 # After one process has failed, the others notice within the heartbeat timeout. They then have this
 # long to report it and to exit.
@@ -68,7 +69,7 @@ class Supervisor:
                 sent += 1
             if watch is not None:
                 watch(self)
-            if self._running and time.monotonic() > self._deadline:
+            if self._running and running_seconds() > self._deadline:
                 self._kill()
         if self.locked:  # the others end with 1, maybe before the one that found the lock
             return EXIT_USAGE_ERROR
@@ -119,7 +120,7 @@ class Supervisor:
 
     def limit(self, seconds: float) -> None:
         """Kills all processes that have not ended after this many seconds."""
-        self._deadline = min(self._deadline, time.monotonic() + seconds)
+        self._deadline = min(self._deadline, running_seconds() + seconds)
 
     def send(self, number: int) -> None:
         """Sends a signal to all processes that run."""

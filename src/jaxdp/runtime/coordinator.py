@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxdp.config import ProcessConfig
 from jaxdp.errors import ConfigError
+from jaxdp.runtime.running_time import running_seconds
 from jaxdp.text.parsing import is_count
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)  # the address belongs to this host
@@ -56,8 +57,8 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 def unreachable(address: tuple[str, int], seconds: float) -> str:
     """Tries for so long to connect, and returns why that failed; "" once it succeeds."""
-    deadline, reason = time.monotonic() + seconds, "no answer"
-    while time.monotonic() < deadline:
+    deadline, reason = running_seconds() + seconds, "no answer"
+    while running_seconds() < deadline:
         try:
             socket.create_connection(address, timeout=min(seconds, 5)).close()
             return ""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from jaxdp.runtime.ray_connection import HeadLost
+from jaxdp.runtime.running_time import running_seconds
 
 # A node that is cut off sends nothing, and Ray takes over a minute to declare it dead. An answer
 # takes milliseconds.
@@ -55,7 +56,7 @@ class Head:
 
     def __init__(self) -> None:
         self.nodes = nodes()
-        self._answered = time.monotonic()
+        self._answered = running_seconds()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -65,11 +66,11 @@ class Head:
             # The connection ends with the command, or with the head.
             with contextlib.suppress(Exception):
                 self.nodes = nodes()
-                self._answered = time.monotonic()
+                self._answered = running_seconds()
 
     def check(self) -> None:
-        """Raises HeadLost if the head does not answer."""
-        if time.monotonic() - self._answered > SILENCE_SECONDS:
+        """Raises HeadLost if the head does not answer while this process runs."""
+        if running_seconds() - self._answered > SILENCE_SECONDS:
             silence = f"has not answered for {SILENCE_SECONDS:g} s"
             raise HeadLost(f"the head of the cluster {silence}: start the cluster again")
 

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from jaxdp.runtime.ray_cluster import Head
+from jaxdp.runtime.running_time import running_seconds
 from jaxdp.text.messages import one_line
 from jaxdp.workers.process import launch, results
 from jaxdp.workers.scheduler import SliceId, Work
@@ -94,7 +95,7 @@ class Pool:
         self._precision, self._fetches = spec.config.precision, fetches
         self._returns = 1 + max(spec.owners) + 1
         self._members: dict[int, _Member] = {}
-        self._opened = self._waits_since = time.monotonic()
+        self._opened, self._waits_since = time.monotonic(), running_seconds()
         self._losses = 0  # since a result
         self._begun = False
         self._started = 0
@@ -159,7 +160,7 @@ class Pool:
             seconds = 0 if self._begun else _TOGETHER_SECONDS
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=seconds)
             self._begun = True
-        elif not self.ready and time.monotonic() - self._waits_since > _FIRST_WORKER_SECONDS:
+        elif not self.ready and running_seconds() - self._waits_since > _FIRST_WORKER_SECONDS:
             free = self._ray.available_resources().get("CPU", 0)
             raise WorkersLost(
                 f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free"
@@ -193,7 +194,7 @@ class Pool:
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)
         self._ray.kill(member.actor)  # in case it is only out of reach
-        self._losses, self._waits_since = self._losses + 1, time.monotonic()
+        self._losses, self._waits_since = self._losses + 1, running_seconds()
         if self._losses > 2 * self.count:
             raise WorkersLost(
                 f"{self._losses} workers in a row died before they had done anything; the last one:"
