@@ -222,7 +222,7 @@ def snippets(session: nox.Session) -> None:
     """Every program and command of README, documentation and tutorials, run as printed."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    words = ["-m", "slow or not slow", "tests/test_snippets.py", *session.posargs]
+    words = ["-m", "slow or not slow", "tests/repository/test_snippets.py", *session.posargs]
     session.run("pytest", *words)
 
 
@@ -327,16 +327,17 @@ def faults(session: nox.Session) -> None:
     keep_what_is_compiled(session)
     session.install(".[dev]")
     # The longest first, one at a time to each worker.
-    names = [
-        "training/test_storm",
-        "runtime/test_process_faults",
-        "runtime/test_network",
-        "test_launch",
-        "checkpoint/test_full_disk",
-        "checkpoint/test_integrity",
+    files = [
+        "tests/promises/test_random_faults.py",
+        "tests/runtime/test_process_faults.py",
+        "tests/runtime/test_network.py",
+        "tests/launching/test_launch.py",
+        "tests/checkpoint/test_full_disk.py",
+        "tests/checkpoint/test_integrity.py",
+        "tests/training/test_divergence.py",
+        "tests/callbacks/test_watchdog.py",
+        "tests/rundir/test_run_directory.py",
     ]
-    names += ["training/test_divergence", "callbacks/test_watchdog", "test_run_directory"]
-    files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = ["--faults-only", "--fault-table=docs/fault-tests.md"]
     session.run(
@@ -384,4 +385,6 @@ def storm(session: nox.Session) -> None:
         [] if session.posargs else ["--fault-table=docs/fault-tests.md", "--fault-table-name=storm"]
     )
     seed = with_seed("--storm-seed", session.posargs)
-    session.run("pytest", "-m", "storm", "tests/training/test_storm.py", *share, *table, *seed)
+    session.run(
+        "pytest", "-m", "storm", "tests/promises/test_random_faults.py", *share, *table, *seed
+    )

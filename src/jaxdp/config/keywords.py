@@ -1,6 +1,6 @@
 """Keywords of `Trainer` and `Trainer.fit` for editors and type checkers.
 
-Written by tests/test_keywords.py from the declarations of `TrainConfig`.
+Written by tests/config/test_keywords.py from the declarations of `TrainConfig`.
 """
 
 from collections.abc import Callable, Sequence

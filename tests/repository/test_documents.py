@@ -13,7 +13,7 @@ import pytest
 
 from jaxdp.__main__ import COMMANDS
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

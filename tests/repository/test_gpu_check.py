@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 Record = dict[str, Any]
 
 

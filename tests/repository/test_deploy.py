@@ -12,7 +12,7 @@ from jaxdp.cli import command_line
 from jaxdp.cli.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.config import TrainConfig
 
-FILE = pathlib.Path(__file__).parents[1] / "deploy" / "jobset.yaml"
+FILE = pathlib.Path(__file__).parents[2] / "deploy" / "jobset.yaml"
 
 
 def test_names_and_numbers_agree() -> None:

@@ -18,7 +18,7 @@ import jaxdp
 from jaxdp import evaluate, train
 from jaxdp.rundir.layout import RunDirectory
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 # What each registers, and flags that make it quick.
 CASES = {
     "custom_model": (

@@ -15,7 +15,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweeps.trials import Space
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 # Removed settings of training and values that are not their defaults; `mistakes.txt` has the lines.
@@ -88,7 +88,7 @@ def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
     capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
     """The folder was written by version 0.1.0, without its figures."""
-    shutil.copytree(pathlib.Path(__file__).parent / "kept_runs" / "0.1", "run")
+    shutil.copytree(pathlib.Path(__file__).parents[1] / "kept_runs" / "0.1", "run")
     settings = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
     assert {"steps_per_call", "grad_reduce_dtype"} <= settings.keys()
     later = {each: deprecation.LAST_DEFAULTS.get(each) for each in REMOVED}

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 

@@ -1,4 +1,4 @@
-"""The keywords of `Trainer` for type checkers: `python tests/test_keywords.py` writes them anew."""
+"""The keywords of `Trainer` for type checkers: `python tests/config/test_keywords.py` writes them anew."""
 
 import inspect
 import pathlib
@@ -24,7 +24,7 @@ OBJECTS = {
 }
 HEAD = '''"""Keywords of `Trainer` and `Trainer.fit` for editors and type checkers.
 
-Written by tests/test_keywords.py from the declarations of `TrainConfig`.
+Written by tests/config/test_keywords.py from the declarations of `TrainConfig`.
 """
 
 from collections.abc import Callable, Sequence
