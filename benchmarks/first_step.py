@@ -104,15 +104,16 @@ def train(arguments: list[str]) -> int:
     import jax
 
     import jaxdp.trainer  # noqa: F401 - what the command imports next
+    from jaxdp.build import examples, initial_state
     from jaxdp.build import setup as setup_lib
     from jaxdp.training import loop, reader
 
     watch.leave()
     for place, name, part in (
         (setup_lib, "create_setup", "settings and data"),
-        (setup_lib.placement, "read_all", "settings and data"),
+        (examples.placement, "read_all", "settings and data"),
         (setup_lib, "check_model", "model check"),
-        (setup_lib.Setup, "_create_state", "weights"),
+        (initial_state.InitialState, "_create", "weights"),
         (loop, "compile_then_barrier", "first execution"),
         (reader.Reader, "_read", "first execution"),
     ):

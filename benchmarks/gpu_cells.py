@@ -88,7 +88,7 @@ def three_steps(
 
     setup = create_setup(name, kwargs, size, 8, "float32")
     strategy = create_strategy("single", setup.step_config, [device])
-    arrays = strategy.shard_batch(jax.tree.map(np.asarray, next(setup.train_batches(0))))
+    arrays = strategy.shard_batch(jax.tree.map(np.asarray, next(setup.batches.placed(0))))
     constants = strategy.replicate(Constants.create([learning_rate] * 3, seed=0))
     state = strategy.restore(setup.create_state())
     before = jax.tree.leaves(strategy.gather(state.params))
@@ -198,7 +198,7 @@ def jaxdp_step(
         least, bound = roofline.bound(target, precision, planned.flops, planned)
         found |= {"predicted_ms": least, "bound": bound}
     print(json.dumps(found), flush=True)  # known even if memory is out now
-    arrays, constants, sums = next(setup.train_batches(0)), setup.constants, None
+    arrays, constants, sums = next(setup.batches.placed(0)), setup.constants, None
     state = setup.strategy.restore(setup.create_state())
 
     def step() -> None:

@@ -68,7 +68,7 @@ def jaxdp(read: Read) -> Iterator[Any]:
         steps=10**6,
     )
     setup = create_setup(config)
-    batches = setup.train_batches(0)
+    batches = setup.batches.placed(0)
     if not read.augmented:
         return map(jax.block_until_ready, batches)
 

@@ -99,7 +99,7 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     def loop() -> float:
         setup = create_setup(config)
         strategy, steps = setup.strategy, setup.intervals.total_steps
-        batches = list(itertools.islice(setup.train_batches(0), 8))
+        batches = list(itertools.islice(setup.batches.placed(0), 8))
         state, sums = strategy.train_step(
             strategy.init(setup.create_state), batches[0], setup.constants
         )
@@ -110,7 +110,7 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
             if step % 4 == 3:
                 jax.block_until_ready(sums)
         jax.block_until_ready(sums)
-        return steps * setup.global_batch_size / (time.perf_counter() - start)
+        return steps * setup.batches.global_batch_size / (time.perf_counter() - start)
 
     def trainer() -> float:
         with tempfile.TemporaryDirectory() as folder:

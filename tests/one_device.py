@@ -16,7 +16,7 @@ Trained = tuple[TrainState, Any]  # the state, and the metric sums of the last s
 
 def trained(run: Setup) -> Trained:
     state, sums = run.strategy.init(run.create_state), {}
-    for batch in run.train_batches(0):
+    for batch in run.batches.placed(0):
         state, sums = run.strategy.train_step(state, batch, run.constants)
     return run.strategy.gather(state), run.strategy.gather(sums)
 
@@ -31,7 +31,7 @@ def oracle(run: Setup) -> Trained:
         functools.partial(step.train_step, step_config=run.step_config, replicas=Replicas())
     )
     state, sums = run.create_state(), {}
-    for batch in run.train_batches(0):
+    for batch in run.batches.placed(0):
         state, sums = function(*jax.tree.map(np.asarray, (state, batch, run.constants)))
     return jax.tree.map(np.asarray, (state, sums))
 

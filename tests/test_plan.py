@@ -65,14 +65,14 @@ def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         return created(global_batch_size="auto", **settings)
 
     setup = automatic(4 * 2**20, devices=4)
-    each = setup.global_batch_size // 4
+    each = setup.batches.global_batch_size // 4
     assert each & (each - 1) == 0
     assert total(setup, each) <= memory.USABLE_FRACTION * 4 * 2**20 < total(setup, 2 * each)
     # More would leave fewer than ten steps an epoch of 1,437.
-    assert automatic(2**40, devices=4).global_batch_size == 128
+    assert automatic(2**40, devices=4).config.global_batch_size == 128
     # Over 2 devices at most 71 on each, in units of 2 parts of 12.
     parts: Any = {"devices": 2, "batch_norm": "group:12", "accumulate_steps": 2}
-    assert automatic(2**40, **parts).global_batch_size == 2 * 48
+    assert automatic(2**40, **parts).config.global_batch_size == 2 * 48
     with pytest.raises(ConfigError, match="global_batch_size=auto: a step of one example"):
         automatic(2**16, devices=4)
 
@@ -126,7 +126,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def setup(config: TrainConfig, target: Any) -> Any:
         return types.SimpleNamespace(
-            global_batch_size=config.global_batch_size or 16 * target.count,
+            batches=types.SimpleNamespace(
+                global_batch_size=config.global_batch_size or 16 * target.count
+            ),
             strategy=Described(target.count),
             shapes=types.SimpleNamespace(params={}),
             dataset=types.SimpleNamespace(image_shape=(32, 32, 3)),

@@ -20,7 +20,7 @@ from runs import arrays as saved_arrays
 import jaxdp
 from jaxdp import train
 from jaxdp import trainer as trainer_lib
-from jaxdp.build.inputs import resolve
+from jaxdp.build.inputs import take_inputs
 from jaxdp.callbacks import CallbackError, EarlyStopping
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
@@ -471,7 +471,7 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
 def test_what_is_of_a_wrong_type_is_one_line(arguments: dict[str, Any], line: str) -> None:
     # Not by Trainer, whose annotations these tests check.
     with pytest.raises(jaxdp.ConfigError) as caught:
-        resolve({"model": "cnn", **arguments})
+        take_inputs({"model": "cnn", **arguments})
     assert str(caught.value).startswith(line)
 
 

@@ -3,7 +3,7 @@ training a few steps on each.
 """
 
 import contextlib
-import dataclasses
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,7 @@ from jaxdp.text.messages import printable
 if TYPE_CHECKING:
     import optax
 
-    from jaxdp.build.setup import Setup
+    from jaxdp.build.setup import CreateOptimizer, Setup
     from jaxdp.step.state import TrainState
 
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."
@@ -76,11 +76,12 @@ def main(asked: CheckConfig) -> int:
         if name != "single" or count == 1
     ]
     float64 = asked.precision == "float32"
+    dtype = "float64" if float64 else asked.precision
     setups = [
-        _recording(
-            create_setup(
-                shared.replace(strategy=name, devices=count), dtype="float64" if float64 else None
-            )
+        create_setup(
+            shared.replace(strategy=name, devices=count),
+            dtype=dtype,
+            wrap_optimizer=functools.partial(_recording, dtype),
         )
         for name, count in runs
     ]
@@ -146,17 +147,22 @@ class Recorded(NamedTuple):
     noise: Any
 
 
-def _recording(setup: "Setup") -> "Setup":
-    """Returns the setup with an optimizer that makes the same updates and keeps `Recorded`."""
+def _recording(dtype: str, create: "CreateOptimizer") -> "CreateOptimizer":
+    """Returns what makes an optimizer with the same updates, which keeps `Recorded`.
+
+    Args:
+        dtype: format of the computation.
+        create: makes the optimizer.
+    """
     import jax
     import jax.numpy as jnp
     import optax
 
     # A model of one's own may compute in float32 in between.
-    rounding = float(max(jnp.finfo("float32").eps, jnp.finfo(setup.dtype).eps))
+    rounding = float(max(jnp.finfo("float32").eps, jnp.finfo(dtype).eps))
 
-    def create(schedule: "optax.Schedule") -> "optax.GradientTransformation":
-        optimizer = setup.step_config.optimizer(schedule)
+    def create_recording(schedule: "optax.Schedule") -> "optax.GradientTransformation":
+        optimizer = create(schedule)
 
         def init(params: Any) -> Recorded:
             zeros = jax.tree.map(jnp.zeros_like, params)
@@ -172,11 +178,7 @@ def _recording(setup: "Setup") -> "Setup":
 
         return optax.GradientTransformation(init, update)
 
-    step_config, strategy = dataclasses.replace(setup.step_config, optimizer=create), setup.strategy
-    strategy = type(strategy)(
-        step_config, strategy.devices, strategy.axes, shard_params=strategy.shard_params
-    )
-    return dataclasses.replace(setup, step_config=step_config, strategy=strategy)
+    return create_recording
 
 
 def _widened(state: Any, wanted: bool) -> Any:
@@ -201,10 +203,10 @@ def _train(setup: "Setup", starts: Sequence["TrainState"]) -> list[tuple["TrainS
         The state after each step, on the host, and the step's loss.
     """
     strategy, ends = setup.strategy, []
-    for number, batch in enumerate(setup.train_batches(0)):
+    for number, batch in enumerate(setup.batches.placed(0)):
         start = starts[number] if number < len(starts) else ends[-1][0]
         state, sums = strategy.train_step(strategy.restore(start), batch, setup.constants)
-        loss = strategy.gather(sums)["loss"] / setup.global_batch_size
+        loss = strategy.gather(sums)["loss"] / setup.batches.global_batch_size
         ends.append((strategy.gather(state), loss))
     return ends
 

@@ -187,7 +187,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
     except ConfigError as error:
         field = "weights" if error.field == "init_from" else error.field
         raise ConfigError(field, error.value, error.remedy) from error
-    weights = setup.initial_weights
+    weights = setup.initial.weights
     assert weights is not None
     for names, problem in ((weights.fresh, "missing"), (weights.skipped, "unexpected")):
         if names:

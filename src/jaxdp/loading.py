@@ -7,8 +7,8 @@ from typing import Any
 from flax import nnx
 
 from jaxdp import models
-from jaxdp.build.parts import create_task
 from jaxdp.build.saved_model import read_description, restore
+from jaxdp.build.task import create_task
 from jaxdp.errors import ConfigError
 from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory

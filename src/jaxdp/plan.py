@@ -134,7 +134,7 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
 
     strategy, config = setup.strategy, setup.config
     unit = fewest_examples(strategy)
-    examples = math.ceil(setup.global_batch_size / (strategy.data_shards * unit)) * unit
+    examples = math.ceil(setup.batches.global_batch_size / (strategy.data_shards * unit)) * unit
     return {
         "model": config.model,
         "dataset": config.dataset,

@@ -19,7 +19,8 @@ from PIL import Image
 
 from jaxdp import config as config_lib
 from jaxdp import tasks
-from jaxdp.build.evaluation import evaluation_setup
+from jaxdp.build.evaluation import create_evaluator
+from jaxdp.build.evaluator import Evaluator
 from jaxdp.build.saved_model import restore
 from jaxdp.build.setup import Setup
 from jaxdp.checkpoint.checkpoints import Checkpoints
@@ -93,6 +94,7 @@ class Result:
         self._task = task
         self._load_state = load_state
         self._setup = setup
+        self._evaluator = None if setup is None else setup.evaluator
         self.position: Mapping[str, Any] = {}
         self._state: TrainState | None = None
 
@@ -219,23 +221,23 @@ class Result:
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
-        setup = self._setup_for(data, targets)
-        state, sums = setup.strategy.restore(self.state), list[Any]()
-        for each in setup.chosen_splits(split):
-            sums.append(setup.evaluate(state, split=each))
+        evaluator = self._evaluator_for(data, targets)
+        state, sums = evaluator.examples.strategy.restore(self.state), list[Any]()
+        for each in evaluator.chosen(split):
+            sums.append(evaluator.evaluate(state, split=each))
             if self.description.instances:
-                sums += instances.count(self._predictor, setup.source(each))
+                sums += instances.count(self._predictor, evaluator.examples.source(each))
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
-    def _setup_for(self, data: Any, targets: Any) -> Setup:
+    def _evaluator_for(self, data: Any, targets: Any) -> Evaluator:
         """Returns what evaluates the model on data, by default the data of its run."""
         if targets is not None:
             data = arrays_for(self.description, self.config.mask_values, (data, targets))
         if data is not None:
-            return evaluation_setup(self.config, self.description, data, self._setup)
-        if self._setup is None:
-            self._setup = evaluation_setup(self.config, self.description, None, None)
-        return self._setup
+            return create_evaluator(self.config, self.description, data, self._setup)
+        if self._evaluator is None:
+            self._evaluator = create_evaluator(self.config, self.description, None, None)
+        return self._evaluator
 
     @_naming_own_arguments()
     def show_wrong(
@@ -252,21 +254,21 @@ class Result:
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
-        setup, task = self._setup_for(data, targets), self._task
+        evaluator, task = self._evaluator_for(data, targets), self._task
         found: Any = ()
         if task.target or count < 1:
             problem = f"{task.name} has no pictures" if task.target else "count must be at least 1"
             raise ConfigError("", "", problem)
         separate = instances.label_instances if self.description.instances else None
-        for each in setup.chosen_splits(split):
-            source = setup.source(each)
+        for each in evaluator.chosen(split):
+            source = evaluator.examples.source(each)
             compared = outcome.compare(task, source, range(len(source)), self._predictor, separate)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
         rows = [row for _, row in found]
         if task.kind == "classification":  # four images in a row
             shown = [*itertools.chain(*rows)]
             rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
-        title = f"{self.config.model} on {setup.config.dataset}: the worst answers"
+        title = f"{self.config.model} on {evaluator.dataset.name}: the worst answers"
         return Image.fromarray(pictures.plot_rows(rows, None, title))
 
     def plot(self) -> "Figure":

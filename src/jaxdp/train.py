@@ -58,7 +58,9 @@ def main(config: TrainConfig) -> int:
             outcome = run_setup(
                 setup, group, [*config.callbacks, watchdog], signals, writes=True, started=_STARTED
             )
-        progress.print_outcome(outcome, setup.config, setup.skipped() if group.index == 0 else None)
+        progress.print_outcome(
+            outcome, setup.config, setup.examples.skipped() if group.index == 0 else None
+        )
         return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[outcome.status]
 
 

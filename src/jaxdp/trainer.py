@@ -19,8 +19,8 @@ from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import tasks
-from jaxdp.build import defaults, model_size
-from jaxdp.build.inputs import refuse, resolve
+from jaxdp.build import model_size, resolve
+from jaxdp.build.inputs import refuse, take_inputs
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.run_record import RunRecord
@@ -98,7 +98,7 @@ class Trainer:
                 raise ConfigError("dataset", shown(settings["dataset"]), "data is given, too")
             given["dataset"] = data
         given["init_from"] = _starting_from(settings.get("init_from"))
-        config, inputs = resolve(given)
+        config, inputs = take_inputs(given)
         devices_lib.ensure(
             config.devices, deterministic=config.deterministic, precision=config.precision
         )
@@ -190,11 +190,12 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), remedy)
         if self.setup.inputs.dataset is not None:
             refuse(settings, "data")
-        config = self.setup.config.replace(**{**self._given, **settings})
-        config = defaults.with_saved_defaults(config)
+        before = self.config.as_given()
+        config = self.setup.config.as_given().replace(**{**self._given, **settings})
+        config = resolve.with_saved(config)
         if config.optimizer in (None, self.config.optimizer):
             rate = config.learning_rate
-            rate = self.config.learning_rate if rate is None else rate
+            rate = before.learning_rate if rate is None else rate
             config = config.replace(optimizer=self.config.optimizer, learning_rate=rate)
         same = self.setup.reconfigured(config)
         return same if same is not None else create_setup(config, self.setup.inputs)

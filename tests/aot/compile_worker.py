@@ -56,7 +56,7 @@ def prepare(case: dict[str, Any]) -> Any:
 
 def lowered(case: dict[str, Any], setup: Any) -> Any:
     """Returns the program before it is compiled."""
-    state, batch, constants = setup.abstract_step(setup.global_batch_size)
+    state, batch, constants = setup.abstract_step(setup.batches.global_batch_size)
     if case["evaluates"]:
         constants = dataclasses.replace(constants, learning_rates=(), key=())
         return setup.strategy.eval_step.lower(state, batch, constants)

@@ -69,7 +69,7 @@ def test_the_default_batch_is_at_most_a_quarter_of_the_training_set(
 ) -> None:
     images = np.zeros((examples, 8, 8, 1), np.uint8)
     dataset = data.from_arrays(images, np.arange(examples) % 2, test=(images[:2], np.array([0, 1])))
-    assert setup_of(dataset, devices, **settings).global_batch_size == expected
+    assert setup_of(dataset, devices, **settings).config.global_batch_size == expected
     with pytest.raises(
         ConfigError,
         match=rf"^global_batch_size=600: larger than the training set; use at most {examples}$",
@@ -91,17 +91,17 @@ def test_a_default_of_the_dataset_holds_where_it_fits() -> None:
         dataclasses.replace(uneven((size, size)), defaults={"global_batch_size": 40})
         for size in (30, 15)
     )
-    assert setup_of(large).global_batch_size == 40
-    assert setup_of(small).global_batch_size == 4
+    assert setup_of(large).config.global_batch_size == 40
+    assert setup_of(small).config.global_batch_size == 4
     for model, batch_size in (("cnn", 128), ("unet", 16)):  # digits and cells
-        assert create_setup(TrainConfig.of(model=model)).global_batch_size == batch_size
+        assert create_setup(TrainConfig.of(model=model)).config.global_batch_size == batch_size
 
 
 def test_an_older_run_keeps_its_batch(no_pictures: None) -> None:
     first = jaxdp.Trainer("cnn", uneven(), global_batch_size=64, run_dir="run", steps=1, **SMALL)
     first.fit()
     again = jaxdp.Trainer("cnn", uneven(), run_dir="run", steps=2, **SMALL)
-    assert (again.setup.global_batch_size, setup_of(uneven()).global_batch_size) == (64, 16)
+    assert (again.config.global_batch_size, setup_of(uneven()).config.global_batch_size) == (64, 16)
 
 
 def evenly(examples: int, **more: Any) -> data.Dataset:
@@ -137,7 +137,7 @@ def test_the_default_optimizer_of_a_small_set_is_adamw(
 
 
 @pytest.mark.parametrize(
-    ("instances", "expected"), [(False, ("adamw", 0.001)), (True, ("nesterov", None))]
+    ("instances", "expected"), [(False, ("adamw", 0.001)), (True, ("nesterov", 0.1))]
 )
 def test_masks_have_a_rate_of_their_own_and_instances_keep_sgd(
     instances: bool, expected: tuple[str, float | None]
@@ -162,7 +162,7 @@ def test_a_recipe_of_the_dataset_holds() -> None:
     small = evenly(24)
     named = dataclasses.replace(small, defaults={"optimizer": "momentum"})
     rate = dataclasses.replace(small, defaults={"learning_rate": {"nesterov": 0.02, "adam": 0.01}})
-    for dataset, expected in ((named, ("momentum", None)), (rate, ("nesterov", 0.02))):
+    for dataset, expected in ((named, ("momentum", 0.1)), (rate, ("nesterov", 0.02))):
         config = setup_of(dataset).config
         assert (config.optimizer, config.learning_rate) == expected
     embedded: list[dict[str, Any]] = [
@@ -184,7 +184,7 @@ def test_a_run_keeps_the_optimizer_that_was_its_default(no_pictures: None) -> No
     other = jaxdp.Trainer("cnn", uneven(), steps=3, **shared)
     assert (other.config.optimizer, other.config.learning_rate) == ("adamw", 3e-4)
     went_on = other.fit(run_dir="run").config
-    assert (went_on.optimizer, went_on.learning_rate) == ("nesterov", None)
+    assert (went_on.optimizer, went_on.learning_rate) == ("nesterov", 0.1)
     assert summary("run")["steps"] == 3
     jaxdp.Trainer("cnn", uneven(), run_dir="small", steps=1, **shared).fit()
     same = jaxdp.Trainer("cnn", uneven(), run_dir="small", steps=2, **shared)
@@ -312,7 +312,7 @@ def trained(
     settings |= {"global_batch_size": 16, "steps": 2, "strategy": strategy}
     setup = setup_of(dataset, devices, model, **settings)
     state, sums = setup.strategy.init(setup.create_state), []
-    for batch in itertools.islice(setup.train_batches(0), 2):
+    for batch in itertools.islice(setup.batches.placed(0), 2):
         state, found = setup.strategy.train_step(state, batch, setup.constants)
         sums.append(setup.strategy.gather(found))
     return setup.strategy.gather(state), sums
@@ -372,7 +372,7 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
     more = {"global_batch_size": 16, "batch_norm": "global", "class_weights": "0.1,5,20"}
     setup = setup_of(dataset, 4, "cnn", steps=1, **sgd, **more)
     before = setup.create_state()
-    numbers = setup.train_order[0]
+    numbers = setup.batches.order[0]
     batch = setup.dataset.train.read(numbers.tolist())
     images = setup.step_config.preprocess(
         jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None
@@ -391,7 +391,7 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
         lambda param, grad: param - 0.5 * grad, before.params, jax.grad(loss)(before.params)
     )
     state, _ = setup.strategy.train_step(
-        setup.strategy.init(setup.create_state), next(setup.train_batches(0)), setup.constants
+        setup.strategy.init(setup.create_state), next(setup.batches.placed(0)), setup.constants
     )
     assert distance(expected, setup.strategy.gather(state).params) <= 1e-5
 

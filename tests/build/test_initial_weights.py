@@ -107,7 +107,7 @@ def test_named_classes_that_are_others_get_a_fresh_head(first: Any) -> None:
     def fresh(**more: Any) -> Any:
         weights = jaxdp.Trainer(
             "cnn", some_digits(0, 2, **more), init_from="named", **SMALL
-        ).setup.initial_weights
+        ).setup.initial.weights
         return weights.note[6:14], *weights.fresh
 
     assert fresh(class_names=names) == ("",)
@@ -179,7 +179,7 @@ def test_pytorch_names_of_a_model_for_other_classes(
         devices=1,
         progress=False,
     )
-    found = trainer.setup.initial_weights
+    found = trainer.setup.initial.weights
     assert found is not None
     assert {each.partition("/")[0] for each in found.fresh} == {"head"}
     assert len(found.fresh) == 2
@@ -206,11 +206,11 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
             model, dataset, model_kwargs=kwargs, devices=1, progress=False, **settings
         )
 
-    assert trainer(init_from="resnet18.safetensors").setup.initial_weights.note.startswith(
+    assert trainer(init_from="resnet18.safetensors").setup.initial.weights.note.startswith(
         "note: torchvision's weights"
     )
     setup = trainer(init_from="resnet18.safetensors", normalize="imagenet").setup
-    assert setup.initial_weights.note == ""
+    assert setup.initial.weights.note == ""
     given = setup.step_config.preprocess({"images": jax.numpy.asarray(images[:2])}, None)["images"]
     # Torchvision's.
     expected = (images[:2] / 255 - np.array([0.485, 0.456, 0.406])) / np.array(
@@ -363,7 +363,7 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
 
     def after(setup: Any) -> tuple[dict, dict, dict, dict]:
         state = setup.strategy.init(setup.create_state)
-        for batch in itertools.islice(setup.train_batches(0), 3):
+        for batch in itertools.islice(setup.batches.placed(0), 3):
             state, _ = setup.strategy.train_step(state, batch, setup.constants)
         state = setup.strategy.gather(state)
         return (

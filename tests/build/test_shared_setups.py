@@ -42,7 +42,7 @@ def create(**settings: Any) -> setup_lib.Setup:
 def lowered(**settings: Any) -> str:
     setup = create(**settings)
     state = setup.strategy.restore(setup.create_state())
-    batch = next(setup.train_batches(0))
+    batch = next(setup.batches.placed(0))
     return setup.strategy.train_step.lower(state, batch, setup.constants).as_text()
 
 

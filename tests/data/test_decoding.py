@@ -12,8 +12,9 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp import data
+from jaxdp.build.data import open_data
 from jaxdp.build.inputs import Inputs
-from jaxdp.build.parts import open_data
+from jaxdp.build.resolve import with_dataset
 from jaxdp.config import DataConfig, TrainConfig
 from jaxdp.data import image_file as images
 from jaxdp.data.opening import check_dataset
@@ -116,9 +117,9 @@ def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Pa
     photos(tmp_path, 300)
     opened = data.from_folder(tmp_path, on_bad_example="skip")
     assert opened.image_shape == (224, 224, 3)
-    config, resized = open_data(
-        TrainConfig.of(model="cnn", image_size="64"), Inputs(dataset=opened)
-    )
+    inputs = Inputs(dataset=opened)
+    config, resized = open_data(TrainConfig.of(model="cnn", image_size="64"), inputs)
+    config = with_dataset(config, resized, inputs)
     loaded = data.from_folder(tmp_path, image_size=64)
     for split, source in loaded.splits().items():
         found = read(resized.splits()[split])

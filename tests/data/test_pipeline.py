@@ -79,7 +79,7 @@ def test_the_number_of_threads_is_that_of_the_cores_or_the_setting(
     for cores, workers in ((1, None), (6, None), (64, None), (64, 3)):
         monkeypatch.setattr(platform, "cores", lambda cores=cores: cores)
         config = TrainConfig.of(model="cnn", data_placement="host", data_workers=workers)
-        create_setup(config).train_batches(0)
+        create_setup(config).batches.placed(0)
     assert asked == [2, 6, 8, 3]
 
 

@@ -42,9 +42,9 @@ def batches(run: Setup) -> list[dict[str, np.ndarray]]:
             batch, lambda indices: example_keys(key, jnp.int32(0), indices)
         )
     )
-    host_data = jax.tree.map(np.asarray, dict(run.train_data))
+    host_data = jax.tree.map(np.asarray, dict(run.examples.train))
     seen = []
-    for batch in run.train_batches(0):
+    for batch in run.batches.placed(0):
         batch = complete({name: np.asarray(array) for name, array in batch.items()}, host_data)
         stored = {f"stored_{name}": np.asarray(array) for name, array in batch.items()}
         seen.append(stored | {name: np.asarray(array) for name, array in preprocess(batch).items()})
@@ -57,9 +57,9 @@ def test_both_placements_give_the_same_batches(name: str) -> None:
         create_setup(CONFIGS[name].replace(data_placement=kind, strategy="sharded", devices=4))
         for kind in ("host", "device")
     )
-    assert not host.train_data
-    assert all(array.is_fully_replicated for array in jax.tree.leaves(device.train_data))
-    assert device.train_data["images"].rows.dtype == jnp.uint8
+    assert not host.examples.train
+    assert all(array.is_fully_replicated for array in jax.tree.leaves(device.examples.train))
+    assert device.examples.train["images"].rows.dtype == jnp.uint8
     pairs = list(zip(batches(host), batches(device), strict=True))
     assert len(pairs) == 4
     for streamed, gathered in pairs:
@@ -74,7 +74,7 @@ def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
         run = create_setup(
             CONFIGS["digits"].replace(data_placement=kind, devices=4, global_batch_size=100)
         )
-        found.append(run.evaluate(run.strategy.init(run.create_state)))
+        found.append(run.evaluator.evaluate(run.strategy.init(run.create_state)))
     assert found[0]["examples"] == 360
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():

@@ -17,7 +17,7 @@ from runs import answers, error_line, rows, run_train, summary
 
 import jaxdp
 from jaxdp import convert, evaluate, models, predict, report, tasks, train
-from jaxdp.build.parts import open_data
+from jaxdp.build.data import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
 from jaxdp.errors import ConfigError

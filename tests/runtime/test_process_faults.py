@@ -175,11 +175,11 @@ def test_a_disk_that_is_full_while_saving(
 
 OTHER_WEIGHTS = """
 from flax import nnx
-from jaxdp.build import setup
-create = setup.create_model
+from jaxdp.build import initial_state
+create = initial_state.create_model
 def other(config, *args, rngs, **kwargs):
     return create(config, *args, rngs=nnx.Rngs(7), **kwargs)
-setup.create_model = other
+initial_state.create_model = other
 """
 # A bad example of step 5, which one process alone sees.
 BAD_EXAMPLE = """

@@ -170,7 +170,7 @@ def test_a_device_holds_what_it_is_said_to_hold() -> None:
         ]
         assert sum(shard.data.nbytes for shard in shards) == said["per_device"]
     assert said["per_device"] * 1.5 < said["replicated"]
-    after, _ = run.strategy.train_step(state, next(run.train_batches(0)), run.constants)
+    after, _ = run.strategy.train_step(state, next(run.batches.placed(0)), run.constants)
     assert jax.tree.map(lambda leaf: leaf.sharding, after) == jax.tree.map(
         lambda leaf: leaf.sharding, run.strategy.restore(host)
     )
@@ -182,7 +182,7 @@ def compiled_step(run: Setup) -> Any:
     """Compiles the training step; nothing is placed or run."""
     assert isinstance(run.strategy, Sharded)
     state = run.strategy.abstract(jax.eval_shape(run.create_state))
-    batch = next(run.train_batches(0))
+    batch = next(run.batches.placed(0))
     return run.strategy.train_step.lower(state, batch, run.constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
 

@@ -7,20 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdp.build.resolve import with_rate
 from jaxdp.build.setup import create_setup
 from jaxdp.config import OptimizationConfig, TrainConfig
 from jaxdp.step.optim import OPTIMIZERS, create_optimizer, create_schedule
 
 
+def schedule_of(config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0) -> Any:
+    """The schedule once the defaults are filled in, as a run has them."""
+    return create_schedule(with_rate(config, total_steps, steps_per_epoch), total_steps)
+
+
 def rates(total_steps: int = 100, **settings) -> np.ndarray:
-    schedule = create_schedule(OptimizationConfig(**settings), total_steps)
+    schedule = schedule_of(OptimizationConfig(**settings), total_steps)
     return np.asarray(jax.vmap(schedule)(np.arange(total_steps)))
 
 
 def updates(gradients: list[float], parameter: float = 2.0, **settings) -> float:
     """Returns what a parameter becomes."""
     config = OptimizationConfig(learning_rate=0.1, schedule="constant", **settings)
-    optimizer = create_optimizer(config, create_schedule(config, 10))
+    optimizer = create_optimizer(config, schedule_of(config, 10))
     value = jnp.asarray(parameter)
     state = optimizer.init(value)
     for gradient in gradients:
@@ -62,7 +68,7 @@ def test_keywords_reach_the_optimizer() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_goes_downhill(name: str) -> None:
     config = OptimizationConfig(optimizer=name, weight_decay=1e-4)
-    optimizer = create_optimizer(config, create_schedule(config, 50))
+    optimizer = create_optimizer(config, schedule_of(config, 50))
     value = {"w": jnp.asarray([1.0, -2.0])}
     state = optimizer.init(value)
     for _ in range(50):
@@ -116,7 +122,7 @@ def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
     config = OptimizationConfig(
         lr_scaling=scaling, global_batch_size=512, schedule="cosine", learning_rate=0.1
     )
-    schedule = create_schedule(config, total_steps=200, steps_per_epoch=4)
+    schedule = schedule_of(config, total_steps=200, steps_per_epoch=4)
     warmup = 0 if scaling == "none" else 20
     rates = np.array([float(schedule(step)) for step in range(200)])
     assert rates.max() == pytest.approx(0.1 * factor)
@@ -127,7 +133,7 @@ def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
 
 def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
     config = OptimizationConfig(lr_scaling="linear", global_batch_size=128, schedule="cosine")
-    assert float(create_schedule(config, 200, 4)(0)) == pytest.approx(0.1)
+    assert float(schedule_of(config, 200, 4)(0)) == pytest.approx(0.1)
 
 
 def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:

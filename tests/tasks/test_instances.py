@@ -203,7 +203,7 @@ def trained(devices: int, strategy: str, **settings: Any) -> tuple[Any, list[Any
     } | settings
     setup = setup_of(arrays(), devices, strategy=strategy, steps=2, **settings)
     state, sums = setup.strategy.init(setup.create_state), []
-    for batch in itertools.islice(setup.train_batches(0), 2):
+    for batch in itertools.islice(setup.batches.placed(0), 2):
         state, found = setup.strategy.train_step(state, batch, setup.constants)
         sums.append(setup.strategy.gather(found))
     return setup.strategy.gather(state).params, sums

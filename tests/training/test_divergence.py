@@ -144,7 +144,7 @@ def test_a_skipped_update_leaves_everything_as_it_was(
         return (state.params, state.batch_stats, state.opt_state, state.ema)
 
     stopping, skipping = setup_of("stop"), setup_of("skip")
-    batches = list(stopping.train_batches(0))
+    batches = list(stopping.batches.placed(0))
     ((plain, plain_sums),) = run(stopping, stopping.create_state(), batches[:1])
     assert "skipped_updates" not in plain_sums
     poison(monkeypatch, int(np.ravel(batches[1]["indices"])[5]))

@@ -30,7 +30,7 @@ def setup_of(steps_per_execution: int, **settings: Any) -> Setup:
 
 def train_through(setup: Setup) -> tuple[Any, list[Any]]:
     state, found = setup.strategy.init(setup.create_state), []
-    for batch in setup.train_batches(0):
+    for batch in setup.batches.placed(0):
         state, sums = setup.strategy.train_step(state, batch, setup.constants)
         found.append(setup.strategy.gather(sums))
     return setup.strategy.host_copy(state), found

@@ -164,7 +164,7 @@ def test_each_fit_draws_validation_data_by_its_own_seed(again: bool) -> None:
     trained, held_out = drawn(result._setup)
     loaded = jaxdp.load("run")
     assert not {*trained} & {*held_out}
-    assert drawn(loaded._setup_for(None, None)) == [trained, held_out]
+    assert drawn(loaded._evaluator_for(None, None)) == [trained, held_out]
     config = read_settings({"dataset": "digits", "validation": "0.2", "seed": 1})
     assert open_dataset(config).validation.indices.tolist() == held_out  # pyright: ignore
     expected = result.evaluate(split="validation")

@@ -30,7 +30,7 @@ def test_a_setting_of_one_fit_is_checked_too() -> None:
 def test_other_commands_start_no_workers() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
     with pytest.raises(ConfigError, match="strategy=exact: computes on workers, which only"):
-        trainer.setup.train_batches(0)
+        trainer.setup.batches.placed(0)
     assert 0 <= jaxdp.Result.untrained(trainer.setup).evaluate()["accuracy"] <= 1
 
 

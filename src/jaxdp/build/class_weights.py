@@ -15,7 +15,7 @@ _MOST_NAMES = 10  # in an error
 _READ_AT_ONCE = 64  # masks
 
 
-def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
+def of_classes(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns a weight for each class, as `--class-weights` asks; nothing if it is not given.
 
     For instance segmentation each class weighs 1 unless weights are given. Balanced weights raise

@@ -1,11 +1,12 @@
-"""The setup that evaluates a trained model on the data of its run, or on other data."""
+"""Evaluates a trained model on the data of its run, or on other data."""
 
 import dataclasses
 from typing import Any
 
 from jaxdp import tasks
+from jaxdp.build.data import open_data
+from jaxdp.build.evaluator import Evaluator
 from jaxdp.build.inputs import Inputs
-from jaxdp.build.parts import open_data
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.dataset import Dataset, Description
@@ -16,10 +17,10 @@ from jaxdp.runtime import devices
 from jaxdp.text.console import warn
 
 
-def evaluation_setup(
+def create_evaluator(
     config: TrainConfig, description: Description, data: Dataset | str | None, setup: Setup | None
-) -> Setup:
-    """Returns a setup that evaluates the model of a run.
+) -> Evaluator:
+    """Returns what evaluates the model of a run.
 
     Args:
         config: settings of the run.
@@ -31,9 +32,10 @@ def evaluation_setup(
         ConfigError: for data that the model is not for.
     """
     dataset = _in_form_of_run(config, description, data)
-    config = (setup.config if setup is not None else config).replace(dataset=dataset.name)
     if setup is not None:
-        return dataclasses.replace(setup, config=config, dataset=dataset)
+        examples = dataclasses.replace(setup.examples, dataset=dataset)
+        return dataclasses.replace(setup.evaluator, examples=examples)
+    config = config.replace(dataset=dataset.name)
     if data is not None:  # which may be larger or smaller than those of the run
         config = config.replace(data_placement=None)
     # What only training needs does not have to fit the data.
@@ -43,7 +45,7 @@ def evaluation_setup(
     if config.optimizer == OBJECT:
         config = config.replace(optimizer="sgd", optimizer_kwargs={})
     devices.ensure(config.devices)
-    return create_setup(config, Inputs(dataset=dataset), training=False)
+    return create_setup(config, Inputs(dataset=dataset), training=False).evaluator
 
 
 def _in_form_of_run(

@@ -44,7 +44,7 @@ NOTHING = Inputs()  # everything by name
 _PER_DEVICE = {nnx.BatchNorm, nnx.Dropout}
 
 
-def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Inputs]:
+def take_inputs(given: Mapping[str, Any]) -> tuple[TrainConfig, Inputs]:
     """Returns the settings that names and plain values make, and the objects among them.
 
     Raises:

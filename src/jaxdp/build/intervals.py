@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from jaxdp.config import TrainConfig
+
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
@@ -17,6 +19,23 @@ class Intervals:
     eval_every: int
     checkpoint_every: int
     steps_per_execution: int = 1
+
+    @classmethod
+    def of(cls, config: TrainConfig, examples: int) -> "Intervals":
+        """Returns the intervals of a run whose lengths are filled in.
+
+        Args:
+            examples: of an epoch.
+        """
+        steps_per_epoch = examples // int(config.global_batch_size or 1)
+        return cls(
+            total_steps=config.steps or (config.epochs or 0) * steps_per_epoch,
+            steps_per_epoch=steps_per_epoch,
+            log_every=config.log_every,
+            eval_every=config.eval_every or steps_per_epoch,
+            checkpoint_every=config.checkpoint_every or steps_per_epoch,
+            steps_per_execution=config.steps_per_execution,
+        )
 
     def executions(self, start: int) -> list[range]:
         """Returns the steps of each execution from step `start` on, counted from 0.

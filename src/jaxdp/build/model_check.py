@@ -2,6 +2,7 @@
 rows of its convolutions.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from flax import nnx
 
 from jaxdp import tasks
 from jaxdp.build.inputs import NOTHING, Inputs
-from jaxdp.build.parts import create_model
+from jaxdp.build.model import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Dataset
 from jaxdp.errors import ConfigError
@@ -20,6 +21,19 @@ from jaxdp.runtime import platform
 from jaxdp.step.combine import is_float
 from jaxdp.step.keys import create_key
 from jaxdp.step.state import array_name
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """What tracing a model shows.
+
+    Attributes:
+        fewest_rows: that a convolution reads or writes; convolutions over single rows do not count.
+        normalizes: whether it has batch norms with statistics that are set from outside.
+    """
+
+    fewest_rows: int
+    normalizes: bool
 
 
 def array_shapes(
@@ -57,12 +71,8 @@ def check_model(
     task: tasks.Task,
     image_shapes: set[tuple[int, ...]],
     inputs: Inputs = NOTHING,
-) -> tuple[int, bool]:
+) -> ModelFacts:
     """Traces the model on images of the sizes it will meet, which computes nothing.
-
-    Returns:
-        The fewest rows that a convolution reads or writes, where convolutions over single rows do
-        not count; and whether the model has batch norms with statistics that are set from outside.
 
     Raises:
         ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs
@@ -94,7 +104,8 @@ def check_model(
         for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
             platform.check_precision(name, "model", config.model)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
-    return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
+    normalizes = any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
+    return ModelFacts(min(rows), normalizes)
 
 
 def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:

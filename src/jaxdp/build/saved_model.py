@@ -14,7 +14,8 @@ import optax
 from flax import nnx
 
 from jaxdp import config as config_lib
-from jaxdp.build.parts import create_model, create_task
+from jaxdp.build.model import create_model
+from jaxdp.build.task import create_task
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Description

@@ -1,8 +1,8 @@
-"""Puts a run together from its settings: data, model, task, optimizer, strategy and intervals."""
+"""Builds a run from its settings: data, task, model, optimizer, strategy, batches, evaluator."""
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,12 +13,17 @@ from flax import nnx
 from jaxtyping import Float
 
 from jaxdp import models, tasks
-from jaxdp.build import class_weights, defaults, recipes
-from jaxdp.build import initial_weights as transfer
-from jaxdp.build.batches import Advance, Batches, ignore_progress
+from jaxdp.build import class_weights, initial_weights, resolve
+from jaxdp.build.batches import Batches
+from jaxdp.build.data import open_data
+from jaxdp.build.evaluator import Evaluator
+from jaxdp.build.examples import Advance, Examples, ignore_progress
+from jaxdp.build.initial_state import InitialState
 from jaxdp.build.inputs import NOTHING, Inputs
-from jaxdp.build.model_check import check_model
-from jaxdp.build.parts import create_model, create_task, has_own_code, open_data
+from jaxdp.build.intervals import Intervals
+from jaxdp.build.model import has_own_code
+from jaxdp.build.model_check import ModelFacts, abstract_model, array_shapes, check_model
+from jaxdp.build.task import create_task
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.request import Request
@@ -30,30 +35,62 @@ from jaxdp.runtime import collector, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
-from jaxdp.step.keys import create_key
-from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.step import optim
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.step import StepConfig
 from jaxdp.text.console import warn
 
-# Setups share these if they differ only in settings outside of the program: nothing is read twice,
-# and the state of another schedule has the same shapes.
-_SHARED = ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes")
+CreateOptimizer = Callable[[optax.Schedule], optax.GradientTransformation]
+WrapOptimizer = Callable[[CreateOptimizer], CreateOptimizer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setup(Batches):
-    """Everything that a run consists of, ready to train.
+class Setup:
+    """A run, ready to train.
 
     Attributes:
-        dtype: format of the computation.
+        config: all settings; none is None unless None is a value of its own.
+        step_config: the settings of a step.
+        strategy: shares the step among devices.
+        batches: which examples are in which step.
+        evaluator: computes the metric sums of a state.
+        initial: makes the state in which training starts.
+        schedule: learning rate as a function of the step.
         inputs: what was given as an object rather than by name.
-        factory: makes the model, as it was when the setup was created: a plugin may be imported
-            anew. None for a model object.
     """
 
-    dtype: Any
+    config: TrainConfig
+    step_config: StepConfig
+    strategy: strategies.Strategy
+    batches: Batches
+    evaluator: Evaluator
+    initial: InitialState
     schedule: optax.Schedule
-    inputs: Inputs = NOTHING
-    factory: Callable[..., Any] | None = None
+    inputs: Inputs
+
+    @property
+    def dataset(self) -> Dataset:
+        """The examples, and what is known of them."""
+        return self.examples.dataset
+
+    @property
+    def examples(self) -> Examples:
+        """The dataset, and the way of its examples to the devices."""
+        return self.batches.examples
+
+    @property
+    def intervals(self) -> Intervals:
+        """When the run logs, evaluates and saves."""
+        return self.batches.intervals
+
+    @property
+    def shapes(self) -> TrainState:
+        """The shapes of a state as the model knows it."""
+        return self.initial.shapes
+
+    def create_state(self) -> TrainState:
+        """Creates the initial state, on the default device or where the strategy wants it."""
+        return self.initial.create(self.config.seed, self.schedule)
 
     @functools.cached_property
     def learning_rates(self) -> Float[np.ndarray, "steps"]:
@@ -68,92 +105,50 @@ class Setup(Batches):
     def constants(self) -> Constants:
         """The constants that all training steps read, on the devices."""
         small = self.strategy.replicate(self._host_constants)
-        return dataclasses.replace(small, examples=self.train_data)
+        return dataclasses.replace(small, examples=self.examples.train)
 
     @property
     def _host_constants(self) -> Constants:
         moments = self.step_config.preprocess.moments
         return Constants.create(self.learning_rates, self.config.seed, moments)
 
-    def reconfigured(self, config: TrainConfig) -> "Setup | None":
+    def reconfigured(self, given: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew; None if the
         settings need another program.
         """
-        if config.batch_norm is None:  # the default, which depends on what may not change
-            config = config.replace(batch_norm=self.config.batch_norm)
-        before = self.config.flat()
-        changed = {name for name, value in config.flat().items() if value != before[name]}
+        if given.batch_norm is None:  # the default, which depends on what may not change
+            given = given.replace(batch_norm=self.config.batch_norm)
+        before = self.config.as_given().flat()
+        now = given.as_given().flat()
+        changed = {name for name, value in now.items() if value != before[name]}
         if not changed <= {*settings_with(TrainConfig, program=False)}:
             return None
-        if "seed" in changed and self.inputs.dataset is None and Request(config).validation_share:
+        if "seed" in changed and self.inputs.dataset is None and Request(given).validation_share:
             return None  # another seed draws other validation data
-        defaults.check_learning(config, self.dataset)
+        config = resolve.with_lengths(given, self.dataset.train_examples, self.inputs)
+        _check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
-        intervals, schedule = defaults.create_schedule(
-            config, self.dataset.train_examples, self.inputs
+        intervals = Intervals.of(config, self.dataset.train_examples)
+        return dataclasses.replace(
+            self,
+            config=config,
+            batches=dataclasses.replace(self.batches, intervals=intervals, seed=config.seed),
+            schedule=create_schedule(config, intervals, self.inputs),
         )
-        other = dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule)
-        vars(other).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
-        return other
-
-    @collector.paused()
-    def create_state(self) -> TrainState:
-        """Creates the initial state, on the default device or where the strategy wants it."""
-        weights = self.initial_weights
-        with self.strategy.creation_device():
-            return self._create_state(weights)
-
-    def _create_state(self, weights: transfer.InitialWeights | None = None) -> TrainState:
-        model = self.create_model()
-        if weights is not None:
-            weights.load_into(model)
-        return create_train_state(
-            model,
-            self.step_config.optimizer(self.schedule),
-            with_ema=self.config.ema_decay > 0,
-            with_loss_scale=self.config.precision == "float16",
-        )
-
-    def create_model(self) -> nnx.Module:
-        """Returns a new model with weights drawn from the seed, or a copy of the given model."""
-        return create_model(
-            self.config,
-            self.dataset,
-            self.inputs,
-            rngs=nnx.Rngs(create_key(self.config.seed)),
-            dtype=self.dtype,
-            factory=self.factory,
-        )
-
-    @functools.cached_property
-    def initial_weights(self) -> transfer.InitialWeights | None:
-        """The weights of `--init-from`.
-
-        Raises:
-            ConfigError: if they cannot be read, or do not fit.
-        """
-        path = self.config.init_from
-        if path is None:
-            return None
-        return transfer.read_initial(path, self.config, self.dataset, self.inputs)
-
-    @functools.cached_property
-    def shapes(self) -> TrainState:
-        """The shapes of a state as the model knows it; nothing is computed."""
-        return jax.eval_shape(self._create_state)
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
         """Returns the shapes of the arguments of a training step: state, batch and constants.
 
         It reads one example of the dataset.
         """
-        fields = example = pipeline.load(self.source("train"), np.zeros(1, np.int32))
+        examples = self.examples
+        fields = example = pipeline.load(examples.source("train"), np.zeros(1, np.int32))
         resident: dict[str, Any] = {}
-        if not self.streams:
+        if not examples.streams:
             fields = pipeline.index_batch(np.zeros(1, np.int32))
             stored = {name: values for name, values in example.items() if name != "indices"}
             resident = placement.abstract(stored, self.dataset.train_examples)
-        if self.step_config.preprocess.mixings:
+        if self.batches.paired:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
         batch = {
             name: jax.ShapeDtypeStruct((global_batch_size, *array.shape[1:]), array.dtype)
@@ -167,19 +162,54 @@ class Setup(Batches):
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is built from, however its batch size and its lengths turn out.
+
+    Attributes:
+        examples: of an epoch.
+        sizes: of the images that the model meets.
+        facts: what tracing the model has shown.
+        axes: of the mesh; None for data alone.
+        memory_bytes: of a device.
+        dtype: format of the computation.
+    """
+
+    inputs: Inputs
+    dataset: Dataset
+    task: tasks.Task
+    preprocess: augment.Preprocess
+    examples: int
+    sizes: set[tuple[int, ...]]
+    facts: ModelFacts
+    devices: Sequence[Any]
+    axes: mesh.MeshShape | None
+    memory_bytes: float | int
+    dtype: Any
+    advance: Advance
+    wrap_optimizer: WrapOptimizer
+
+    @property
+    def data_shards(self) -> int:
+        """Parts into which the devices of all processes divide a batch."""
+        return self.axes.data if self.axes else len(self.devices) * jax.process_count()
+
+
 @collector.paused()
 def create_setup(
-    config: TrainConfig,
+    given: TrainConfig,
     inputs: Inputs = NOTHING,
     *,
     training: bool = True,
     dtype: Any = None,
     advance: Advance = ignore_progress,
     target: Target | None = None,
+    wrap_optimizer: WrapOptimizer = lambda create: create,
 ) -> Setup:
-    """Puts a run together, and finds what does not fit before anything is computed or written.
+    """Builds a run, and finds what does not fit before anything is computed or written.
 
     Args:
+        given: settings, of which those that are None are filled in.
         inputs: what is given as an object rather than by name.
         training: whether the batch must divide over the devices; evaluation pads, so it takes any
             number.
@@ -187,54 +217,120 @@ def create_setup(
         advance: reading progress callback(split, done, total).
         target: devices that are described only, for which steps can be compiled; None for the
             devices of this process.
+        wrap_optimizer: returns what makes the optimizer of the step, from what would make it.
 
     Raises:
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
-    given = defaults.with_saved_defaults(config)
-    asked, dataset = open_data(given, inputs)
+    given = resolve.with_saved(given)
+    named, dataset = open_data(given, inputs)
+    asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)
-    preprocess = recipes.create_preprocess(asked, dataset, dense=task.name != "classification")
-    tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    sizes = {dataset.image_shape, tile}
-    fewest_rows, normalizes = check_model(asked, dataset, task, sizes, inputs)
+    preprocess = _create_preprocess(asked, dataset, task)
+    sizes = {
+        dataset.image_shape,
+        augment.output_shape(preprocess.augmentations, dataset.image_shape),
+    }
+    facts = check_model(asked, dataset, task, sizes, inputs)
     devices = _devices(asked, target)
-    shards = len(devices) * jax.process_count()
-    axes = mesh.MeshShape.parse(asked.mesh, shards) if asked.mesh is not None else None
-    automatic = asked.global_batch_size == "auto"
-    examples = dataset.train_examples
-    if not training:  # no batch is larger than a split
-        examples = max(map(len, dataset.splits().values()))
-    config = defaults.with_batch_size(asked, given, examples, axes.data if axes else shards)
-    config = defaults.with_batch_norm(config, grouped=normalizes and training and not automatic)
-    limit = target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
-    config = defaults.with_placement(config, dataset, limit)
-    intervals, schedule = defaults.create_schedule(config, examples, inputs)
-    step_config = recipes.create_step_config(config, dataset, inputs, schedule, task, preprocess)
-    step_config = dataclasses.replace(step_config, scan=devices[0].platform != "cpu")
-    create = strategies.by_name(config.strategy)
-    strategy = create(step_config, devices, axes, shard_params=config.shard_params)
-    strategy.check_rows({height for height, *_ in sizes}, fewest_rows)
-    setup = Setup(
-        config=config,
-        dtype=jnp.dtype(dtype or config.precision),
-        dataset=dataset,
-        step_config=step_config,
-        schedule=schedule,
-        strategy=strategy,
-        intervals=intervals,
+    parts = Parts(
         inputs=inputs,
+        dataset=dataset,
+        task=task,
+        preprocess=preprocess,
+        # No batch that is evaluated is larger than a split.
+        examples=dataset.train_examples if training else max(map(len, dataset.splits().values())),
+        sizes=sizes,
+        facts=facts,
+        devices=devices,
+        axes=_axes(asked, devices),
+        memory_bytes=(
+            target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
+        ),
+        dtype=jnp.dtype(dtype or asked.precision),
         advance=advance,
-        factory=models.factory(config.model) if inputs.model is None else None,
+        wrap_optimizer=wrap_optimizer,
     )
-    if automatic:
-        size = memory.automatic_batch(strategy, setup.abstract_step, examples)
-        asked = asked.replace(global_batch_size=size)
-        return create_setup(asked, inputs, training=training, dtype=dtype, advance=advance)
+    config = resolve.with_devices(
+        asked,
+        given,
+        dataset,
+        examples=parts.examples,
+        data_shards=parts.data_shards,
+        device_memory=parts.memory_bytes,
+        grouped=facts.normalizes and training,
+        largest_batch=functools.partial(_largest_batch, parts),
+    )
+    setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
     if training:
         _check_training(setup, asked)
     return setup
+
+
+def build(config: TrainConfig, parts: Parts) -> Setup:
+    """Makes the optimizer, the strategy and the batches of a run, in this order.
+
+    Args:
+        config: without a None that stands for a default.
+    """
+    dataset, inputs = parts.dataset, parts.inputs
+    intervals = Intervals.of(config, parts.examples)
+    schedule = create_schedule(config, intervals, inputs)
+    step_config = _create_step_config(config, parts, schedule)
+    create_strategy = strategies.by_name(config.strategy)
+    strategy = create_strategy(
+        step_config, parts.devices, parts.axes, shard_params=config.shard_params
+    )
+    strategy.check_rows({height for height, *_ in parts.sizes}, parts.facts.fewest_rows)
+    examples = Examples.of(config, dataset, strategy, parts.advance)
+    size = int(config.global_batch_size or 1)
+    batches = Batches(
+        examples=examples,
+        intervals=intervals,
+        global_batch_size=size,
+        seed=config.seed,
+        paired=bool(parts.preprocess.mixings),
+    )
+    initial = InitialState(
+        config=config,
+        inputs=inputs,
+        dataset=dataset,
+        step_config=step_config,
+        strategy=strategy,
+        schedule=schedule,
+        dtype=parts.dtype,
+        factory=models.factory(config.model) if inputs.model is None else None,
+    )
+    return Setup(
+        config=config,
+        step_config=step_config,
+        strategy=strategy,
+        batches=batches,
+        evaluator=Evaluator(examples=examples, preprocess=parts.preprocess, most=size),
+        initial=initial,
+        schedule=schedule,
+        inputs=inputs,
+    )
+
+
+def _largest_batch(parts: Parts, config: TrainConfig) -> int:
+    """Returns the largest batch that fits in memory, found by compiling steps."""
+    config = resolve.with_lengths(config, parts.examples, parts.inputs)
+    probe = build(config, parts)
+    return memory.automatic_batch(probe.strategy, probe.abstract_step, parts.examples)
+
+
+def create_schedule(config: TrainConfig, intervals: Intervals, inputs: Inputs) -> optax.Schedule:
+    """Returns the learning rate as a function of the step.
+
+    An optimizer that was given as an object ignores it.
+    """
+    if inputs.schedule is not None:
+        return inputs.schedule
+    if inputs.optimizer is not None:
+        config = resolve.with_rate(config, intervals.total_steps)
+    return optim.create_schedule(config, intervals.total_steps)
 
 
 def _create_task(
@@ -245,24 +341,27 @@ def _create_task(
         instances.require()
     if not training:
         return create_task(config, dataset, inputs)
-    defaults.check_learning(config, dataset)
+    _check_learning(config, dataset)
     if has_own_code(config, inputs) and (defect := platform.cpu_defect()) is not None:
         warn(defect)
     if (settings := platform.unusual_settings()) is not None:
         warn(settings)
-    weights = class_weights.resolve(config, dataset)
+    weights = class_weights.of_classes(config, dataset)
     return create_task(config, dataset, inputs, class_weights=weights)
 
 
-def _check_training(setup: Setup, asked: TrainConfig) -> None:
-    """Raises ConfigError for settings that training needs, and evaluation does not."""
-    if setup.evaluation_split is None:
-        warn(f"{setup.config.dataset} has no validation or test data: only training is measured")
-    group = asked.batch_norm.group_size if asked.batch_norm is not None else None
-    setup.strategy.check_batch(setup.global_batch_size, setup.dataset.train_examples, group)
-    setup.strategy.check(setup.config, lambda: setup.shapes)
-    if setup.config.resume != "must" and not will_resume(setup.config):
-        _ = setup.initial_weights  # finds what does not fit
+def _create_preprocess(
+    config: TrainConfig, dataset: Dataset, task: tasks.Task
+) -> augment.Preprocess:
+    """Returns what augments and normalizes batches."""
+    dense = task.name != "classification"  # targets are masks or images
+    return augment.Preprocess(
+        dataset.mean,
+        dataset.std,
+        augment.create_augmentations(config.augment or (), dense=dense, padded=dataset.padded),
+        per_image=config.normalize == "image",
+        pixel_range=dataset.pixel_range,
+    )
 
 
 def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
@@ -273,3 +372,72 @@ def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
         remedy = f"computes on CPUs, which {target} is not; use another strategy"
         raise ConfigError("strategy", kind.name, remedy)
     return target.devices()
+
+
+def _axes(config: TrainConfig, devices: Sequence[Any]) -> mesh.MeshShape | None:
+    if config.mesh is None:
+        return None
+    return mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count())
+
+
+def _create_step_config(config: TrainConfig, parts: Parts, schedule: optax.Schedule) -> StepConfig:
+    """Returns the settings of a step.
+
+    Raises:
+        ConfigError: for an optimizer or a pattern of frozen parameters that does not fit.
+    """
+    assert config.batch_norm is not None
+    given = parts.inputs.optimizer
+    # Not a function in this one, which servers could not unpickle.
+    create_optimizer = functools.partial(_create_optimizer, given, config)
+    create_optimizer(schedule)  # finds what does not fit
+    if given is not None:
+        model = abstract_model(config, parts.dataset, parts.inputs)
+        optim.check_update(given, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    frozen = frozenset[str]()
+    if config.freeze is not None:
+        params, _ = array_shapes(config, parts.dataset, parts.inputs)
+        frozen = initial_weights.frozen_names(config.freeze, params)
+    return StepConfig(
+        task=parts.task,
+        preprocess=parts.preprocess,
+        optimizer=parts.wrap_optimizer(create_optimizer),
+        batch_norm=config.batch_norm,
+        ema_decay=config.ema_decay,
+        on_divergence=config.on_divergence,
+        accumulate_steps=config.accumulate_steps,
+        remat=config.remat,
+        frozen=frozen,
+        scan=parts.devices[0].platform != "cpu",
+    )
+
+
+def _create_optimizer(
+    given: Any, config: TrainConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Returns the optimizer that was given, which has its own schedule, or the one that the
+    settings name.
+    """
+    return given if given is not None else optim.create_optimizer(config, schedule)
+
+
+def _check_learning(config: TrainConfig, dataset: Dataset) -> None:
+    """Raises ConfigError for stopping early without validation data."""
+    if config.early_stop is not None and dataset.validation is None:
+        remedy = (
+            "stops by validation data, and this dataset has none; set some apart, e.g. with"
+            " --validation 0.1"
+        )
+        raise ConfigError("early_stop", config.early_stop, remedy)
+
+
+def _check_training(setup: Setup, asked: TrainConfig) -> None:
+    """Raises ConfigError for settings that training needs, and evaluation does not."""
+    if setup.evaluator.split is None:
+        warn(f"{setup.config.dataset} has no validation or test data: only training is measured")
+    group = asked.batch_norm.group_size if asked.batch_norm is not None else None
+    batch_size = setup.batches.global_batch_size
+    setup.strategy.check_batch(batch_size, setup.dataset.train_examples, group)
+    setup.strategy.check(setup.config, lambda: setup.shapes)
+    if setup.config.resume != "must" and not will_resume(setup.config):
+        _ = setup.initial.weights  # finds what does not fit

@@ -66,7 +66,7 @@ class EarlyStopping:
         if not self._is_loaded:
             self._begin()
         self._is_loaded = False
-        if run.setup.evaluation_split != "validation":
+        if run.setup.evaluator.split != "validation":
             raise ConfigError(
                 "callbacks",
                 "early_stopping",

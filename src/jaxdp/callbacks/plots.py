@@ -25,7 +25,7 @@ class Plots:
             from jaxdp.reporting import outcome, plots
 
             if event.predict is not None and event.sums is not None:
-                source = run.setup.source(run.setup.evaluation_split)
+                source = run.setup.examples.source(run.setup.evaluator.split)
                 drawn = outcome.draw(
                     directory.file("plots"),
                     title=title,

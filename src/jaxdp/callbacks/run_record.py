@@ -34,8 +34,8 @@ class RunRecord:
                 warn_again(f"{directory.path}: {text}; its weights go on under the new code")
             changed |= files
             facts = {"changed": changed} if changed else {}
-        elif setup.initial_weights is not None:
-            facts = {"initial_weights": setup.initial_weights.facts()}
+        elif setup.initial.weights is not None:
+            facts = {"initial_weights": setup.initial.weights.facts()}
         directory.write_config(setup.config)
         directory.write("dataset.json", {**run.description, "fingerprint": examples})
         name = "resumed" if event.resumed else "started"
@@ -49,7 +49,7 @@ class RunRecord:
         directory.record(event.status, event.step, **facts, **run.where())
         directory.write_skipped(
             (split, error.where, error.problem)
-            for split, errors in run.setup.skipped().items()
+            for split, errors in run.setup.examples.skipped().items()
             for error in errors
         )
         directory.write("summary.json", event.summary)

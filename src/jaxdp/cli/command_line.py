@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import inspect
 import re
 import signal
 import sys
@@ -125,7 +126,7 @@ def _create_parser(
     left_out, remaining = 0, dict(own)
     for group in cls.__mro__:
         section: Any = None
-        for name in vars(group).get("__annotations__", ()):
+        for name in inspect.get_annotations(group):
             field = remaining.pop(name, None)  # a command may declare a setting of a group anew
             if field is None:
                 continue

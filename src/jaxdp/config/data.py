@@ -37,12 +37,14 @@ class DataConfig(Settings):
         resume="free",
         set_by="data",
         basic=True,
+        none="where TensorFlow Datasets looks",
     )
     train_split: str | None = setting(
         None,
         "examples to train on, e.g. train[:90%] (default: the dataset's own)",
         metavar="SPLIT",
         set_by="data",
+        none="the dataset's own",
     )
     test_split: str | None = setting(
         None,
@@ -50,6 +52,7 @@ class DataConfig(Settings):
         metavar="SPLIT",
         resume="free",
         set_by="data",
+        none="the dataset's own",
     )
     validation: str | None = setting(
         None,
@@ -61,6 +64,7 @@ class DataConfig(Settings):
         names_run="if_set",
         set_by="data",
         basic=True,
+        none="the dataset's own, if it has one",
     )
     image_size: str | None = setting(
         None,
@@ -71,6 +75,7 @@ class DataConfig(Settings):
         metavar="N|HxW|resize_crop:N|letterbox:N",
         numbers=(int,),
         basic=True,
+        none="as the dataset has them",
     )
     channels: Literal[1, 3, 4] | None = setting(
         None,
@@ -78,6 +83,7 @@ class DataConfig(Settings):
         opacity) (default: 3 if any is in colour, else 1; of TIFF files as many as they have)""",
         names_run="if_set",
         set_by="data",
+        none="as the files have",
     )
     tiff: Literal["pages", "channels"] | None = setting(
         None,
@@ -85,6 +91,7 @@ class DataConfig(Settings):
         example (default: channels where the metadata of ImageJ or OME say so, otherwise pages)""",
         names_run="if_set",
         set_by="data",
+        none="as the metadata say",
     )
     num_classes: int | None = setting(
         None,
@@ -93,6 +100,7 @@ class DataConfig(Settings):
         at_most(MOST_CLASSES),
         resume="free",
         set_by="data",
+        none="as many as the dataset has",
     )
     mask_values: MaskValues | None = setting(
         None,
@@ -102,6 +110,7 @@ class DataConfig(Settings):
         metavar="VALUE,VALUE,...|binary",
         names_run="if_set",
         set_by="data",
+        none="the numbers themselves",
     )
     instances: bool = setting(
         False,
@@ -121,6 +130,7 @@ class DataConfig(Settings):
         resume="free",
         names_run="if_set",
         set_by="data",
+        none="the dataset's own",
     )
     augment: tuple[str, ...] | None = setting(
         None,
@@ -155,6 +165,7 @@ class DataConfig(Settings):
         resume="free",
         program=False,
         loads_data=False,
+        none="by the cores of the machine",
     )
     on_bad_example: Literal["error", "skip"] = setting(
         "error",

@@ -18,6 +18,7 @@ class LayoutConfig(Settings):
         batch is sharded over data, images over space (spatial partitioning of their height)""",
         metavar="AXIS=N,...",
         resume="free",
+        none="data only",
     )
     shard_params: bool = setting(
         False,
@@ -57,6 +58,7 @@ class ShardingConfig(LayoutConfig):
         resume="free",
         each_fit=False,
         basic=True,
+        none="all",
     )
 
 
@@ -76,15 +78,21 @@ class ProcessConfig(Settings):
         "address at which process 0 listens, e.g. 10.0.0.1:1234 (default: detected on a cluster)",
         metavar="HOST:PORT",
         saved=False,
+        none="as the cluster says",
     )
     num_processes: int | None = setting(
-        None, "number of processes (default: detected on a cluster)", POSITIVE, saved=False
+        None,
+        "number of processes (default: detected on a cluster)",
+        POSITIVE,
+        saved=False,
+        none="as the cluster says",
     )
     process_id: int | None = setting(
         None,
         "index of this process, from 0 (default: detected on a cluster)",
         NON_NEGATIVE,
         saved=False,
+        none="as the cluster says",
     )
     distributed_timeout: float = setting(
         60.0, "seconds to wait for the other processes at startup", POSITIVE, saved=False
@@ -107,6 +115,7 @@ class WorkersConfig(Settings):
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
+        none="the strategy has none",
     )
     slices: int | None = setting(
         None,
@@ -115,6 +124,7 @@ class WorkersConfig(Settings):
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
+        none="as many as possible, at most 16",
     )
     servers: int | None = setting(
         None,
@@ -123,6 +133,7 @@ class WorkersConfig(Settings):
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
+        none="the command's own process",
     )
     staleness: int | None = setting(
         None,
@@ -130,6 +141,7 @@ class WorkersConfig(Settings):
         gradient; with it, all workers wait for the slowest one (default: no bound)""",
         NON_NEGATIVE,
         names_run="never",
+        none="no bound",
     )
     ray_address: str | None = setting(
         None,
@@ -137,6 +149,7 @@ class WorkersConfig(Settings):
         what it is sent (default: a cluster of this machine alone, for this run)""",
         metavar="auto|HOST:PORT",
         names_run="never",
+        none="a cluster of this machine alone",
     )
 
     @property

@@ -24,6 +24,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.text import parsing
 from jaxdp.text.messages import brief, nearest, one_line
 
+FILLED = "filled_in"  # names `Settings.filled` in a file
 # Their runs have the folders of the default strategy: any of them may continue the others.
 _ON_WORKERS = ("exact", "async")
 
@@ -32,7 +33,7 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
     """Reads settings from a file that `to_yaml` or a person wrote.
 
     Returns:
-        only what the file sets; the rest is left to the defaults.
+        only what the file sets; the rest is left to the defaults, and so is what was filled in.
 
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value
@@ -76,8 +77,12 @@ def parse(
         raise ConfigError("config", path, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must consist of `name: value` lines")
-    known = fields(cls)
-    settings = deprecation.drop_removed(cast(dict[str, Any], content))
+    known, settings = fields(cls), cast(dict[str, Any], content)
+    noted = settings.pop(FILLED, None)
+    filled = [name for name in known if isinstance(noted, list) and name in noted]
+    if warn is None:  # a person starts from the settings of a run
+        settings = {name: value for name, value in settings.items() if name not in filled}
+    settings = deprecation.drop_removed(settings)
     for name, value in list(settings.items()):
         removed_value = deprecation.removal(value, name) if isinstance(value, str) else None
         if name not in known or removed_value:
@@ -94,7 +99,8 @@ def parse(
         settings = {
             name: as_flag(known[name], value, texts.get(name)) for name, value in settings.items()
         }
-    return {name: convert_for(known[name], value) for name, value in settings.items()}
+    converted = {name: convert_for(known[name], value) for name, value in settings.items()}
+    return converted if warn is None else converted | {"filled": frozenset(filled)}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -106,13 +112,14 @@ class _Dumper(yaml.SafeDumper):
 
 def to_yaml(config: Settings) -> str:
     """Returns settings as YAML that `load` reads."""
-    return yaml.dump(config.plain(), Dumper=_Dumper, sort_keys=False)
+    content = config.plain() | ({FILLED: sorted(config.filled)} if config.filled else {})
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
     named: dict[str, Any] = {}
-    for name, value in config.part(TrainConfig).plain().items():
+    for name, value in config.as_given().part(TrainConfig).plain().items():
         names_run = facts_of(fields(TrainConfig)[name]).names_run
         if names_run == "always" or (names_run == "if_set" and value):
             named[name] = value

@@ -67,6 +67,7 @@ class TaskConfig(Settings):
         metavar="NAME",
         resume="free",
         set_by="task",
+        none="the task's only one, or the one among task_kwargs",
     )
     task_kwargs: dict[str, Any] = setting(
         {},
@@ -85,4 +86,5 @@ class TaskConfig(Settings):
         resume="free",
         names_run="if_set",
         set_by="task",
+        none="all alike",
     )

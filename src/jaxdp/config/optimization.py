@@ -28,6 +28,7 @@ class OptimizationConfig(Settings):
         "examples per device and microbatch, instead of --global-batch-size",
         POSITIVE,
         resume="free",
+        none="global_batch_size says it",
     )
     accumulate_steps: int = setting(
         1,
@@ -53,6 +54,7 @@ class OptimizationConfig(Settings):
         resume="free",
         program=False,
         basic=True,
+        none="epochs say it",
     )
     optimizer: str | None = setting(
         None,
@@ -118,6 +120,7 @@ class OptimizationConfig(Settings):
         POSITIVE,
         resume="free",
         set_by="optimizer",
+        none="no clipping",
     )
     label_smoothing: float = setting(
         0.0,
@@ -150,6 +153,7 @@ class LearningConfig(Settings):
         resume="free",
         names_run="if_set",
         basic=True,
+        none="random weights",
     )
     freeze: str | None = setting(
         None,
@@ -159,4 +163,5 @@ class LearningConfig(Settings):
         metavar="PATTERN",
         resume="free",
         names_run="if_set",
+        none="all are trained",
     )

@@ -17,6 +17,7 @@ class RunConfig(Settings):
         metavar="PATH",
         saved=False,
         basic=True,
+        none="named by the settings",
     )
     resume: Literal["auto", "never", "must"] = setting(
         "auto",
@@ -85,6 +86,7 @@ class RunConfig(Settings):
         POSITIVE,
         program=False,
         names_run="never",
+        none="train to the end",
     )
     callbacks: tuple[str, ...] = setting(
         (),
@@ -103,6 +105,7 @@ class RunConfig(Settings):
         POSITIVE,
         metavar="SECONDS",
         saved=False,
+        none="by the median step",
     )
 
 

@@ -5,6 +5,7 @@ share, and carries its own facts.
 import copy
 import dataclasses
 import functools
+import inspect
 import os
 import typing
 from collections.abc import Collection, Mapping
@@ -52,6 +53,7 @@ class Facts:
         each_fit: whether each call of `Trainer.fit` may change it.
         loads_data: whether `jaxdp.data.load` accepts it.
         excludes: setting with which it cannot be combined.
+        none: what None means as a value of its own; "" for a setting that is never None in a run.
     """
 
     help: str
@@ -70,6 +72,7 @@ class Facts:
     each_fit: bool = True
     loads_data: bool = True
     excludes: str = ""
+    none: str = ""
 
 
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
@@ -94,7 +97,15 @@ def settings_group(cls: type[T]) -> type[T]:
 
 @settings_group
 class Settings:
-    """Frozen settings. A command inherits the groups of settings that it accepts."""
+    """Frozen settings. A command inherits the groups of settings that it accepts.
+
+    Attributes:
+        filled: names of settings that nobody gave, and that got values which depend on others, the
+            dataset or the devices. They name no run, and a person who starts from the file of a run
+            gets new ones.
+    """
+
+    filled: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, field in fields(type(self)).items():
@@ -109,16 +120,19 @@ class Settings:
                 raise ConfigError(facts.excludes, getattr(self, facts.excludes), remedy)
 
     @classmethod
-    def of(cls: type[Some], **settings: Any) -> Some:
+    def of(cls: type[Some], *, filled: frozenset[str] = frozenset(), **settings: Any) -> Some:
         """Creates settings from values by name, as a file or a program has them.
 
         The others get their defaults.
+
+        Args:
+            filled: see the attribute.
 
         Raises:
             ConfigError: for an unknown name, a value of the wrong type, and one that is out of
                 range.
         """
-        return cls(**cls._converted(settings))
+        return cls(**cls._converted(settings), filled=filled)
 
     def replace(self: Some, **settings: Any) -> Some:
         """Returns these settings with some changed; what is given displaces what it excludes.
@@ -129,7 +143,16 @@ class Settings:
         given = [name for name, value in settings.items() if value is not None]
         displaced = displaced_by(type(self), given) - settings.keys()
         changed = self._converted(settings) | dict.fromkeys(displaced)
-        return dataclasses.replace(self, **changed)
+        return dataclasses.replace(self, **changed, filled=self.filled.difference(changed))
+
+    def fill(self: Some, **settings: Any) -> Some:
+        """Returns these settings with values for those of the given ones that are None."""
+        missing = {name: value for name, value in settings.items() if getattr(self, name) is None}
+        return dataclasses.replace(self.replace(**missing), filled=self.filled.union(missing))
+
+    def as_given(self: Some) -> Some:
+        """Returns these settings without the values that `fill` gave them."""
+        return self.replace(**dict.fromkeys(self.filled))
 
     @classmethod
     def _converted(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,8 +191,8 @@ class Settings:
 @functools.cache
 def fields(cls: type[Settings]) -> "Mapping[str, dataclasses.Field[Any]]":
     """Returns the fields of a class of settings by name, in the order of its groups."""
-    found = {field.name: field for field in dataclasses.fields(cls)}
-    order = [name for group in cls.__mro__ for name in vars(group).get("__annotations__", ())]
+    found = {field.name: field for field in dataclasses.fields(cls) if "facts" in field.metadata}
+    order = [name for group in cls.__mro__ for name in inspect.get_annotations(group)]
     return {name: found[name] for name in order if name in found}
 
 

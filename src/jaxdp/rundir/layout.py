@@ -131,8 +131,12 @@ class RunDirectory:
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
-        names = config_lib.settings_with(TrainConfig, saved=True)
-        return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
+        # Version 0.3 did not write down what it filled in.
+        unknown = {name for name in now.filled if old[name] is None}
+        names = {*config_lib.settings_with(TrainConfig, saved=True)} - unknown
+        return {
+            name: [old[name], new[name]] for name in old if name in names and old[name] != new[name]
+        }
 
     def changes_text(self, now: TrainConfig) -> str:
         """Returns in words which settings of training differ from the run's; nothing if none do."""

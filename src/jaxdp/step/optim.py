@@ -32,38 +32,17 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lamb": optax.lamb,
     "lion": optax.lion,
 }
-_SGD_FAMILY = ("sgd", "momentum", "nesterov")
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
-ONECYCLE_WARMUP = 0.3
-DEFAULT_BATCH_SIZE = 128  # which the default learning rates are for
-# Steps of an epoch: the default batch is at most a quarter of a small training set.
-FEWEST_DEFAULT_STEPS = 4
-WARMUP_EPOCHS = 5
+DEFAULT_BATCH_SIZE = 128  # which learning rates are for that are scaled with the batch
 
 
-def default_batch_size(examples: int) -> int:
-    """Returns the default batch size: of a small training set the largest power of two that is at
-    most a quarter of it.
-
-    It depends on the set alone, so that the result does not depend on the devices; powers of two
-    are what most numbers of devices divide.
-
-    Args:
-        examples: of the training set.
-    """
-    quarter = max(examples // FEWEST_DEFAULT_STEPS, 1)
-    return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
-
-
-def create_schedule(
-    config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0
-) -> optax.Schedule:
+def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Schedule:
     """Returns the learning rate as a function of the step.
 
     Args:
-        config: with the global batch size filled in, if the rate is to be scaled with it.
+        config: with learning rate and warm-up filled in, and the global batch size as well, if the
+            rate is to be scaled with it.
         total_steps: number of steps of the run.
-        steps_per_epoch: for the warm-up of a scaled rate.
 
     Raises:
         ConfigError: if the warm-up reaches beyond the first milestone.
@@ -73,22 +52,19 @@ def create_schedule(
     2017, section 2; its square root is Krizhevsky 2014, section 3.
     """
     peak, warmup_fraction = config.learning_rate, config.warmup_fraction
-    if peak is None:
-        peak = 0.1 if config.optimizer in (None, *_SGD_FAMILY) else 0.001
+    assert peak is not None
+    assert warmup_fraction is not None
     if config.lr_scaling != "none":
         ratio = int(config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
         peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
-        if warmup_fraction is None and config.schedule != "onecycle" and ratio > 1:
-            warmup_fraction = min(WARMUP_EPOCHS * steps_per_epoch / total_steps, ONECYCLE_WARMUP)
     if config.schedule == "onecycle":
-        fraction = ONECYCLE_WARMUP if warmup_fraction is None else warmup_fraction
         total_steps = max(total_steps, 2)
         # Optax divides by the length of either arm.
-        rising = min(max(round(fraction * total_steps), 1), total_steps - 1)
+        rising = min(max(round(warmup_fraction * total_steps), 1), total_steps - 1)
         return optax.cosine_onecycle_schedule(
             total_steps, peak, pct_start=(rising + 0.5) / total_steps
         )
-    warmup = round((warmup_fraction or 0.0) * total_steps)
+    warmup = round(warmup_fraction * total_steps)
     rest = max(total_steps - warmup, 1)
     if config.schedule == "constant":
         after = optax.constant_schedule(peak)

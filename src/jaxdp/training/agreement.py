@@ -20,7 +20,7 @@ def check_agreement(
     """
     if group.count == 1:
         return
-    first_batch = setup.train_order[min(start, setup.intervals.total_steps - 1)]
+    first_batch = setup.batches.order[min(start, setup.intervals.total_steps - 1)]
     what = setup.config.replace(process_id=None, run_dir=str(folder)).plain() | {
         "versions": summary.versions(),
         "dataset_description": dataclasses.asdict(setup.dataset.describe()),

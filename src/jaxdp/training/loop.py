@@ -40,9 +40,9 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
     """
     setup, intervals = run.setup, run.setup.intervals
     reader = run.reader = Reader(setup, run.counters, run.complete_row)
-    batches, constants = setup.train_batches(start), setup.constants
+    batches, constants = setup.batches.placed(start), setup.constants
     step, sums = start, None
-    if run.counters.evaluation_due and setup.evaluation_split is not None:
+    if run.counters.evaluation_due and setup.evaluator.split is not None:
         run.state, run.counters.evaluation_due = state, None
         with reader.paused():
             sums = _evaluate_and_save(run, state, step, evaluates=True, saves=True)
@@ -72,7 +72,7 @@ def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
         run.emit("on_step_end", StepEnd, step, state)
         last, stopped = step == intervals.total_steps, run.agree_to_stop(step)
         evaluates = last or step % intervals.eval_every == 0
-        evaluates &= setup.evaluation_split is not None
+        evaluates &= setup.evaluator.split is not None
         saves = last or stopped or step % intervals.checkpoint_every == 0
         postpones = evaluates and stopped and not run.ended_early()
         run.counters.evaluation_due = postpones or None
@@ -110,14 +110,14 @@ def _evaluate(run: "Run", state: TrainState, step: int) -> metrics.Sums | None:
     run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
     run.has_evaluated = True
     with contextlib.suppress(_Interrupted):
-        return run.setup.evaluate(state, advance)
+        return run.setup.evaluator.evaluate(state, advance)
     return None
 
 
 def _evaluate_and_save(
     run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
 ) -> metrics.Sums | None:
-    setup, split = run.setup, run.setup.evaluation_split or ""
+    setup, split = run.setup, run.setup.evaluator.split or ""
     sums = values = saved = None
     if evaluates:
         sums = _evaluate(run, state, step)

@@ -239,9 +239,9 @@ class Run:
             if rollbacks := position.get("rollbacks"):  # of version 0.2
                 message += f"\nwarning: it went back {rollbacks} times, and each time halved its"
                 message += " learning rate; now the rate of the settings holds again"
-        elif not start and setup.initial_weights is not None:
-            message = setup.initial_weights.text()
-        _ = setup.train_data, setup.evaluation_data  # read before the progress begins
+        elif not start and setup.initial.weights is not None:
+            message = setup.initial.weights.text()
+        _ = setup.examples.train, setup.examples.evaluated  # read before the progress begins
         self._signals.check()
         self._signals.training = True
         self._callbacks.load_state_dict(position.get("callbacks", {}))
@@ -276,7 +276,7 @@ class Run:
             result_step = best[0]
             saved, position = self._restore(result_step)
             state = setup.strategy.restore(saved)
-            sums = setup.evaluate(state)
+            sums = setup.evaluator.evaluate(state)
         elif (
             outcome.status == "done"
             and state is not None
@@ -284,7 +284,7 @@ class Run:
             and outcome.step == setup.intervals.total_steps
         ):
             # It was killed after its last checkpoint.
-            sums = setup.evaluate(state) if setup.evaluation_split is not None else None
+            sums = setup.evaluator.evaluate(state) if setup.evaluator.split is not None else None
         if state is not None and sums is not None:
             self.state = state
             predictor = self._predicting()  # in all processes: each may hold a part of the state

@@ -45,7 +45,7 @@ def summarize(
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
-    task, skipped = setup.step_config.task, setup.skipped()
+    task, skipped = setup.step_config.task, setup.examples.skipped()
     result_kind = "best" if best and best[0] == result_step else "last"
     epoch = counters.epoch
     trained = {"train": metrics.compute(task, epoch)} if epoch.get("examples") else {}
@@ -61,7 +61,7 @@ def summarize(
         "parameters": parameter_count(setup),
         "steps": outcome.step,
         "epochs": round(outcome.step / setup.intervals.steps_per_epoch, 3),
-        "global_batch_size": setup.global_batch_size,
+        "global_batch_size": setup.batches.global_batch_size,
         "batch_norm": str(config.batch_norm),
         "data_placement": config.data_placement,
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
@@ -117,10 +117,10 @@ def result_metrics(
         sums: of its evaluation.
         predictor: of the result.
     """
-    split = setup.evaluation_split or "test"
+    split = setup.evaluator.split or "test"
     values = {split: _split_metrics(setup, split, sums, predictor)}
     if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
-        tested = setup.evaluate(state, split="test")
+        tested = setup.evaluator.evaluate(state, split="test")
         values["test"] = _split_metrics(setup, "test", tested, predictor)
     return values
 
@@ -135,7 +135,7 @@ def _split_metrics(
         predictor: of the state that was evaluated.
     """
     if setup.dataset.instances:
-        sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
+        sums = metrics.add(sums, *instances.count(predictor, setup.examples.source(split)))
     values = metrics.compute(setup.step_config.task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:
         warn(f"the {split} loss of the result is {values['loss']}")
@@ -167,7 +167,7 @@ def description(setup: Setup) -> str:
     return (
         f"{config.model} ({parameter_count(setup):,} parameters) on {config.dataset} ({sizes}"
         f" images of {height}x{width}x{channels} {dataset.dtype}); {config.optimizer}{rate},"
-        f" {setup.intervals.total_steps:,} steps of {setup.global_batch_size} examples"
+        f" {setup.intervals.total_steps:,} steps of {setup.batches.global_batch_size} examples"
     )
 
 

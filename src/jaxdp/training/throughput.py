@@ -29,7 +29,7 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
         steps: of a repetition; None for as many as take about a second, at least 5.
         repeats: repetitions to take median, minimum and maximum of.
     """
-    strategy, batch_size = setup.strategy, setup.global_batch_size
+    strategy, batch_size = setup.strategy, setup.batches.global_batch_size
     training = _Training(setup)
     first, count, seconds = training.repeat(steps, repeats)
     planned_bytes = None
@@ -67,7 +67,7 @@ class _Training:
         self._constants = setup.constants
         # A run may be shorter than what is measured: then it begins again.
         self._batches = itertools.chain.from_iterable(
-            setup.train_batches(0) for _ in itertools.count()
+            setup.batches.placed(0) for _ in itertools.count()
         )
         self.state = setup.strategy.restore(setup.create_state())
         self._step = setup.strategy.train_step

@@ -131,10 +131,10 @@ class Worker:
         return result, *shares.divide(leaves, self._spec.owners)
 
     def _batch(self, number: int, part: int) -> Any:
-        setup, order = self._setup, self._setup.train_order
+        setup, order = self._setup, self._setup.batches.order
         indices, read = order[number], pipeline.index_batch
         if setup.config.data_placement == "host":
-            read = functools.partial(pipeline.load, setup.source("train"))
+            read = functools.partial(pipeline.load, setup.examples.source("train"))
         batch = pipeline.share_of(
             indices,
             read,

@@ -1,0 +1,70 @@
+"""Creates the model of a run."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import nnx
+
+from jaxdp import models
+from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.config import TrainConfig
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
+
+# Keywords of every model or task that have values already.
+_DECIDED = {
+    "name": "use --model or --task",
+    "dtype": "use --precision",
+    "rngs": "use --seed",
+    "num_classes": "comes from the dataset",
+    "in_channels": "comes from the images; see --channels",
+    "class_names": "use --class-names",
+}
+
+
+def create_model(
+    config: TrainConfig,
+    dataset: Any,
+    inputs: Inputs = NOTHING,
+    *,
+    rngs: nnx.Rngs,
+    dtype: Any,
+    factory: Callable[..., Any] | None = None,
+) -> nnx.Module:
+    """Copies the model that was given, or creates the one that the settings name, for the classes
+    and channels of a dataset.
+
+    Args:
+        dataset: what has `num_classes` and `image_shape`.
+        factory: makes the model; None for what the name stands for now.
+    """
+    if inputs.model is not None:
+        return nnx.clone(inputs.model)
+    load_plugins(config.plugins)
+    check_decided("model_kwargs", config.model_kwargs)
+    return models.create(
+        factory or config.model,
+        num_classes=dataset.num_classes,
+        in_channels=dataset.image_shape[-1],
+        rngs=rngs,
+        dtype=dtype,
+        **config.model_kwargs,
+    )
+
+
+def check_decided(field: str, keywords: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a keyword that the dataset, or a setting of its own, decides."""
+    for name in keywords:
+        if name in _DECIDED:
+            raise ConfigError(field, {name: keywords[name]}, _DECIDED[name])
+
+
+def has_own_code(config: TrainConfig, inputs: Inputs) -> bool:
+    """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not
+    have.
+    """
+    model = inputs.model if inputs.model is not None else models.factory(config.model)
+    parts = [part for part in (model, inputs.task, inputs.loss) if part is not None]
+    # An object has the module of its class.
+    modules = [getattr(part, "__module__", None) or "" for part in parts]
+    return not all(module.startswith("jaxdp.") for module in modules)

@@ -1,0 +1,224 @@
+"""Fills in the settings that were not given: the only place that knows a default which depends on
+other settings, the dataset or the devices.
+
+`with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
+`with_devices` what model and devices decide, and `with_lengths` fills in the learning rate and the
+lengths. After that no setting is None unless None is a value of its own (`Facts.none`).
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jaxdp.build.inputs import Inputs
+from jaxdp.config import (
+    DEFAULT_OPTIMIZER,
+    OBJECT,
+    BatchNormMode,
+    OptimizationConfig,
+    TrainConfig,
+    displaced_by,
+)
+from jaxdp.config.values import MOST_STEPS
+from jaxdp.data.sources import Dataset, Split
+from jaxdp.errors import ConfigError
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.sharding.strategy import nearest_divisor
+from jaxdp.step.optim import DEFAULT_BATCH_SIZE
+
+Config = TypeVar("Config", bound=OptimizationConfig)
+
+DEFAULT_EPOCHS = 20
+# Steps of an epoch: the default batch is at most a quarter of a small training set.
+FEWEST_DEFAULT_STEPS = 4
+SGD_RATE, OTHER_RATE = 0.1, 0.001
+_SGD_FAMILY = ("sgd", "momentum", "nesterov")
+# Learning rates of AdamW, which never blew up on 21 small sets (`experiments/small_sets.py`).
+# Instances do well with SGD there; regression was not measured.
+SMALL_SET_RATES = {"classification": 3e-4, "segmentation": 1e-3, "regression": 1e-3}
+WARMUP_EPOCHS = 5
+ONECYCLE_WARMUP = 0.3
+# Saving a small state takes as long as several of its steps: default checkpoints are at least this
+# many steps apart.
+MIN_DEFAULT_CHECKPOINT_STEPS = 100
+# By default the devices hold a dataset that takes no more than this share of their memory.
+DEVICE_DATA_FRACTION = 0.25
+# Examples that share batch-norm statistics by default: as many as one device often has.
+DEFAULT_GROUP = 32
+
+
+def with_saved(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with the batch norm, the batch size, the optimizer and its rate of the
+    run that they resume, if none are given: defaults change.
+    """
+    if config.run_dir is None or config.resume == "never":
+        return config
+    run = RunDirectory(pathlib.Path(config.run_dir))
+    if not run.file("config.yaml").is_file():
+        return config
+    saved, size = run.load_config(), config.global_batch_size
+    if config.batch_norm is None and size in (None, saved.global_batch_size):
+        config = config.replace(batch_norm=saved.batch_norm)
+    if size is None and config.per_device_batch_size is None:
+        config = config.replace(global_batch_size=saved.global_batch_size)
+    if config.optimizer is None and saved.optimizer != OBJECT:
+        config = config.replace(optimizer=saved.optimizer)
+        if config.learning_rate is None and "learning_rate" in saved.filled:
+            config = config.fill(learning_rate=saved.learning_rate)
+        elif config.learning_rate is None:
+            config = config.replace(learning_rate=saved.learning_rate)
+    return config
+
+
+def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> TrainConfig:
+    """Returns the settings with the dataset's own defaults for what is not given, and with an
+    optimizer.
+    """
+    settings, filled = config.flat(), dict[str, Any]()
+    optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
+    if config.optimizer is None and _is_small(config, dataset, inputs):
+        optimizer, filled["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
+    filled["optimizer"] = optimizer
+    given = [name for name, value in settings.items() if value is not None]
+    displaced = displaced_by(TrainConfig, given)
+    if config.augment is None:
+        filled["augment"] = dataset.augment
+    for name, value in dataset.defaults.items():
+        if name == "model_kwargs":
+            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
+        elif settings[name] is not None or name in displaced:
+            continue
+        elif name != "learning_rate":
+            filled[name] = value
+        elif inputs.schedule is None:
+            filled[name] = value.get(optimizer)
+    return config.replace(**filled)
+
+
+def _is_small(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
+    """Whether the training set is so small that SGD at its default rate may diverge, and neither
+    the settings nor the dataset say anything of optimizer or rate.
+    """
+    own = dataset.instances or {"optimizer", "learning_rate"} & dataset.defaults.keys()
+    is_given = own or inputs.schedule or config.learning_rate or config.optimizer_kwargs
+    is_small = default_batch_size(dataset.train_examples) < DEFAULT_BATCH_SIZE
+    return is_small and not is_given and config.lr_scaling == "none"
+
+
+def default_batch_size(examples: int) -> int:
+    """Returns the default batch size: of a small training set the largest power of two that is at
+    most a quarter of it.
+
+    It depends on the set alone, so that the result does not depend on the devices; powers of two
+    are what most numbers of devices divide.
+
+    Args:
+        examples: of the training set.
+    """
+    quarter = max(examples // FEWEST_DEFAULT_STEPS, 1)
+    return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
+
+
+def with_devices(
+    config: TrainConfig,
+    given: TrainConfig,
+    dataset: Dataset,
+    *,
+    examples: int,
+    data_shards: int,
+    device_memory: float | int,
+    grouped: bool,
+    largest_batch: Callable[[TrainConfig], int],
+) -> TrainConfig:
+    """Returns the settings with a batch size, a batch norm and a placement of the dataset.
+
+    Args:
+        given: the settings without the dataset's own defaults, which hold only if they fit.
+        examples: of the training set.
+        data_shards: parts of the batch on the devices of all processes.
+        device_memory: bytes of a device.
+        grouped: whether the default batch norm is groups.
+        largest_batch: returns the largest batch that fits in memory, for `auto`. It gets settings
+            with a batch of 1 whose batch norm restricts the batch only if it was given.
+    """
+    automatic = config.global_batch_size == "auto"
+    sized = _with_batch_size(config, given, examples, data_shards)
+    if automatic:
+        probe = _with_placement(_with_batch_norm(sized, grouped=False), dataset, device_memory)
+        config = config.replace(global_batch_size=largest_batch(probe))
+        sized = _with_batch_size(config, config, examples, data_shards)
+    return _with_placement(_with_batch_norm(sized, grouped=grouped), dataset, device_memory)
+
+
+def _with_batch_size(
+    config: TrainConfig, given: TrainConfig, examples: int, data_shards: int
+) -> TrainConfig:
+    """Returns the settings with the global batch size as a number; for `auto` it is 1."""
+    size = config.global_batch_size
+    if config.per_device_batch_size:
+        size = config.per_device_batch_size * data_shards * config.accumulate_steps
+    elif size == "auto":
+        size = 1
+    elif size is None or (given.global_batch_size is None and size > examples):
+        size = default_batch_size(examples)
+    if size > examples:
+        remedy = f"larger than the training set; use at most {examples}"
+        raise ConfigError("global_batch_size", size, remedy)
+    return config.replace(global_batch_size=size, per_device_batch_size=None)
+
+
+def _with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
+    if config.batch_norm is not None:
+        return config
+    mode = BatchNormMode()
+    if grouped:
+        microbatch = max(int(config.global_batch_size or 1) // config.accumulate_steps, 1)
+        mode = BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP))
+    return config.replace(batch_norm=mode)
+
+
+def _with_placement(
+    config: TrainConfig, dataset: Dataset, device_memory: float | int
+) -> TrainConfig:
+    if config.data_placement is None:
+        splits = dataset.splits().values()
+        needed = sum(split.bytes for split in splits if isinstance(split, Split))
+        fits = needed <= DEVICE_DATA_FRACTION * device_memory
+        config = config.replace(data_placement="device" if fits else "host")
+    if config.steps_per_execution > 1 and config.data_placement == "host":
+        remedy = "needs the dataset on the devices; see --data-placement"
+        raise ConfigError("steps_per_execution", config.steps_per_execution, remedy)
+    return config
+
+
+def with_lengths(config: TrainConfig, examples: int, inputs: Inputs) -> TrainConfig:
+    """Returns the settings with the length of training, the intervals and the learning rate.
+
+    Args:
+        config: with a batch size.
+        examples: of the training set.
+    """
+    if config.steps is None:
+        config = config.fill(epochs=DEFAULT_EPOCHS)
+    steps_per_epoch = examples // int(config.global_batch_size or 1)
+    total_steps = config.steps or (config.epochs or 0) * steps_per_epoch
+    if total_steps > MOST_STEPS:
+        remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
+        raise ConfigError("epochs", config.epochs, remedy)
+    epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
+    config = config.fill(
+        eval_every=steps_per_epoch, checkpoint_every=epochs_between_checkpoints * steps_per_epoch
+    )
+    if inputs.optimizer is not None or inputs.schedule is not None:
+        return config  # the object has its own rate
+    return with_rate(config, total_steps, steps_per_epoch)
+
+
+def with_rate(config: Config, total_steps: int, steps_per_epoch: int = 0) -> Config:
+    """Returns the settings with a peak learning rate, and a warm-up to it."""
+    of_sgd = config.optimizer in (None, *_SGD_FAMILY)
+    warmup = ONECYCLE_WARMUP if config.schedule == "onecycle" else 0.0
+    is_large = int(config.global_batch_size or 0) > DEFAULT_BATCH_SIZE
+    if config.lr_scaling != "none" and config.schedule != "onecycle" and is_large:
+        warmup = min(WARMUP_EPOCHS * steps_per_epoch / total_steps, ONECYCLE_WARMUP)
+    return config.fill(learning_rate=SGD_RATE if of_sgd else OTHER_RATE, warmup_fraction=warmup)

@@ -1,0 +1,62 @@
+"""Creates the task of a run, with its loss."""
+
+from typing import Any
+
+from jaxdp import tasks
+from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.model import check_decided
+from jaxdp.config import TrainConfig
+from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
+
+
+def create_task(
+    config: TrainConfig,
+    dataset: Any,
+    inputs: Inputs = NOTHING,
+    *,
+    class_weights: tuple[float, ...] = (),
+) -> tasks.Task:
+    """Returns the task that was given, or creates the one that the settings name.
+
+    Args:
+        class_weights: what `--class-weights` comes to on the training set; nothing where no loss is
+            computed.
+
+    Raises:
+        ConfigError: for keywords that it does not take, and a task made for another number of
+            classes than the dataset has.
+    """
+    if inputs.task is not None:
+        classes = inputs.task.num_classes
+        if classes != dataset.num_classes:
+            remedy = f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}"
+            raise ConfigError("task", config.task, remedy)
+        return inputs.task
+    names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
+    if inputs.loss is not None:
+        return tasks.from_loss(inputs.loss, kind=dataset.kind, **names)
+    load_plugins(config.plugins)
+    check_decided("task_kwargs", config.task_kwargs)
+    flags = {
+        "loss": config.loss,
+        "label_smoothing": config.label_smoothing,
+        "class_weights": class_weights,
+    }
+    flags = {name: value for name, value in flags.items() if value}
+    for name, value in flags.items():
+        if name in config.task_kwargs:
+            given = f"{name}={config.task_kwargs[name]}"
+            remedy = f"is also among --task-kwargs: {given}; give one of them"
+            raise ConfigError(name, value, remedy)
+    kwargs = flags | config.task_kwargs
+    if class_weights and dataset.task == "segmentation" and "dice" not in str(kwargs.get("loss")):
+        kwargs = {"weighted_over": "batch"} | kwargs
+    try:
+        return tasks.create(dataset.task, **names, **kwargs)
+    except ConfigError as error:
+        keyword = next(iter(error.value)) if isinstance(error.value, dict) else None
+        if keyword not in flags:
+            raise
+        remedy = f"{error.remedy} (for {dataset.task})"
+        raise ConfigError(keyword, getattr(config, keyword), remedy) from error
