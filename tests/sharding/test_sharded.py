@@ -178,6 +178,17 @@ def test_a_device_holds_what_it_is_said_to_hold() -> None:
     jax.tree.map(np.testing.assert_array_equal, back, host)
 
 
+def test_sharded_parameters_have_steps_once_their_shapes_are_known() -> None:
+    run = create(**PYRAMIDNET, shard_params=True)
+    strategy = Sharded(run.step_config, jax.devices(), shard_params=True)
+    assert strategy.abstract(run.shapes) == run.strategy.abstract(run.shapes)
+    assert not hasattr(strategy, "train_step")
+    strategy.prepare(lambda: run.shapes)
+    step, _ = strategy.train_step, strategy.eval_step
+    strategy.abstract(dataclasses.replace(run.shapes, ema=None))
+    assert strategy.train_step is step
+
+
 def compiled_step(run: Setup) -> Any:
     """Compiles the training step; nothing is placed or run."""
     assert isinstance(run.strategy, Sharded)

@@ -302,6 +302,7 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
         dtype=parts.dtype,
         factory=models.factory(config.model) if inputs.model is None else None,
     )
+    strategy.prepare(lambda: initial.shapes)
     return Setup(
         config=config,
         step_config=step_config,

@@ -64,7 +64,6 @@ def compile_step(
     Raises:
         ConfigError: for a strategy with a step of several programs.
     """
-    # First: some strategies learn from it what their step is.
     state, batch, constants = abstract_step(global_batch_size)
     step: Any = strategy.train_step
     if not hasattr(step, "lower"):

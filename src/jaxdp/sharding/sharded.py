@@ -35,7 +35,8 @@ class Sharded(strategy.Strategy):
 
     Examples are sharded over data, and rows of images over space (spatial partitioning). By default
     each device holds all parameters. With `shard_params`, parameters, optimizer state and EMA are
-    sharded over data, and gathered for the step: `partition.py`.
+    sharded over data, and gathered for the step: `partition.py`. There are steps then only after
+    `prepare`.
     """
 
     name = "sharded"
@@ -44,6 +45,11 @@ class Sharded(strategy.Strategy):
     def _build(self) -> None:
         if not self.shard_params:
             self._compile(self._state_sharding, Replicas(per_program=self.data_shards))
+
+    def prepare(self, shapes: Callable[[], TrainState]) -> None:
+        if self.shard_params:
+            replicas = _ShardedParameters(per_program=self.data_shards, strategy=self)
+            self._compile(jax.tree.map(self._shard, shapes()), replicas)
 
     def _shard(self, leaf: Any) -> NamedSharding:
         shards = self.data_shards if self.shard_params else 1
@@ -136,17 +142,12 @@ class Sharded(strategy.Strategy):
 
     def abstract(self, state: TrainState) -> TrainState:
         """Returns shapes and shardings of a placed state; nothing is computed."""
-        placed = jax.tree.map(
+        return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 np.shape(leaf), leaf.dtype, sharding=self._shard(leaf)
             ),
             state,
         )
-        if not hasattr(self, "train_step"):  # the shardings depend on the model
-            shardings = jax.tree.map(lambda leaf: leaf.sharding, placed)
-            replicas = _ShardedParameters(per_program=self.data_shards, strategy=self)
-            self._compile(shardings, replicas)
-        return placed
 
     def state_bytes(self, state: TrainState) -> dict[str, int]:
         return {

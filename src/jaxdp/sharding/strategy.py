@@ -88,7 +88,14 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Sets `train_step` and `eval_step`."""
+        """Sets `train_step` and `eval_step`, unless they depend on the shapes of the state."""
+
+    def prepare(self, shapes: Callable[[], TrainState]) -> None:  # noqa: B027
+        """Sets `train_step` and `eval_step` if they depend on the shapes of the state.
+
+        Args:
+            shapes: returns them.
+        """
 
     def _steps(self, replicas: Replicas) -> tuple[TrainStep, EvalStep]:
         """Returns the steps with traces of their own, to be wrapped in a transform."""
