@@ -13,10 +13,10 @@ from jaxdp.text.messages import shown
 PAGE = pathlib.Path(__file__).with_name("settings.md")
 HEAD = """# Settings
 
-Every flag of `python -m jaxdp.train` is a keyword of `jaxdp.Trainer` and of `fit`, with an
-underscore for each hyphen: `--global-batch-size 256` is `global_batch_size=256`. A YAML file for
-`--config` has the same names; flags override it. `--help` shows the flags in bold here,
-`--help-all` shows all.
+Every flag of `python -m jaxdp.train` is a keyword of `jaxdp.Trainer` and of `fit`, with underscores
+instead of hyphens. For example, `--global-batch-size 256` is `global_batch_size=256`. A YAML file
+for `--config` has the same names, and flags override the file. `--help` shows the flags that are
+bold on this page, and `--help-all` shows all flags.
 
 `python docs/settings_page.py` writes this page.
 """
@@ -63,7 +63,7 @@ def row(name: str, field: "dataclasses.Field[Any]") -> str:
 
 
 def table(rows: Iterable[str]) -> str:
-    return "\n".join(["| flag | values | |", "|---|---|---|", *rows])
+    return "\n".join(["| flag | values | meaning |", "|---|---|---|", *rows])
 
 
 def page() -> str:
@@ -75,15 +75,19 @@ def page() -> str:
             title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
             parts.append(f"### {title}\n\n{table(row(name, known[name]) for name in names)}\n")
     saved = fields(SavedRunConfig)
-    parts.append("## Commands for a run\n\n`evaluate`, `predict` and `convert export` share:\n")
+    parts.append(
+        "## Commands for a run\n\n`evaluate`, `predict` and `convert export` share these flags:\n"
+    )
     parts.append(table(row(name, field) for name, field in saved.items()) + "\n")
     for command, cls in COMMANDS.items():
         own = fields(cls)
         names = [name for name in own if own[name] is not known.get(name) and name not in saved]
         shared = (
-            "It also takes flags of training. " if (own.keys() & known) - {*names, *saved} else ""
+            "It also accepts flags of training. " if (own.keys() & known) - {*names, *saved} else ""
         )
-        parts.append(f"## {command}\n\n{shared}`python -m jaxdp.{command} --help-all` lists all.\n")
+        parts.append(
+            f"## {command}\n\n{shared}`python -m jaxdp.{command} --help-all` lists all flags.\n"
+        )
         parts.append(table(row(name, own[name]) for name in names) + "\n")
     return "\n".join(parts)
 

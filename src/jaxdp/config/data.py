@@ -48,7 +48,8 @@ class DataConfig(Settings):
     )
     test_split: str | None = setting(
         None,
-        "test examples, which choose nothing, e.g. train[90%:] (default: the dataset's own)",
+        """test examples, which never determine a choice, e.g. train[90%:] (default: the
+        dataset's own)""",
         metavar="SPLIT",
         resume="free",
         set_by="data",
@@ -56,9 +57,9 @@ class DataConfig(Settings):
     )
     validation: str | None = setting(
         None,
-        """examples that choose the best checkpoint: a share of the training set, e.g. 0.1, drawn
-        from each class by the seed; a split; or none, which makes the last state the result
-        (default: the dataset's own validation split, if it has one)""",
+        """examples that determine the best checkpoint: a share of the training set, e.g. 0.1,
+        drawn from each class with the seed; a split; or none, with which the last state is the
+        result (default: the dataset's own validation split, if it has one)""",
         metavar="SHARE|SPLIT|none",
         numbers=(int, float),
         names_run="if_set",
@@ -68,8 +69,8 @@ class DataConfig(Settings):
     )
     image_size: str | None = setting(
         None,
-        """resize images to N x N or H x W pixels; for classification resize_crop:N (shorter side to
-        N, middle of the longer one) or letterbox:N (longer side to N, black bars) keep their
+        """resize images to N x N or H x W pixels; for classification, resize_crop:N (shorter
+        side N, then the central square) or letterbox:N (longer side N, black bars) keeps the
         proportions (default: no resizing; for folders of photos that differ in size,
         resize_crop:224 or less)""",
         metavar="N|HxW|resize_crop:N|letterbox:N",
@@ -79,16 +80,18 @@ class DataConfig(Settings):
     )
     channels: Literal[1, 3, 4] | None = setting(
         None,
-        """channels that the images of a folder are converted to: 1 (grey), 3 (RGB) or 4 (RGB and
-        opacity) (default: 3 if any is in colour, else 1; of TIFF files as many as they have)""",
+        """number of channels to which the images of a folder are converted: 1 (grey), 3 (RGB) or
+        4 (RGB and opacity) (default: 3 if any image is in colour, otherwise 1; for TIFF files,
+        the number that they have)""",
         names_run="if_set",
         set_by="data",
         none="as the files have",
     )
     tiff: Literal["pages", "channels"] | None = setting(
         None,
-        """what the planes of a TIFF file in a folder are: examples (pages) or channels of one
-        example (default: channels where the metadata of ImageJ or OME say so, otherwise pages)""",
+        """how to read the planes of a TIFF file in a folder: as examples (pages) or as channels
+        of one example (default: channels if the metadata of ImageJ or OME say so, otherwise
+        pages)""",
         names_run="if_set",
         set_by="data",
         none="as the metadata say",
@@ -104,9 +107,9 @@ class DataConfig(Settings):
     )
     mask_values: MaskValues | None = setting(
         None,
-        """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g.
-        000000,ff0000; or binary: 0 is class 0, everything else class 1. 255 is ignored unless it is
-        among the numbers (default: the numbers themselves)""",
+        """stored mask values of the classes 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g.
+        000000,ff0000; or binary: 0 is class 0, everything else class 1. 255 is ignored unless it
+        is among the numbers (default: the numbers themselves)""",
         metavar="VALUE,VALUE,...|binary",
         names_run="if_set",
         set_by="data",
@@ -115,8 +118,8 @@ class DataConfig(Settings):
     instances: bool = setting(
         False,
         """instance segmentation: masks hold a number for each object, of 8 or 16 bits, and 0 for
-        background. Trains background, cell and border with the border weights of the U-Net paper,
-        and predicts objects by watershed; needs pip install '.[instances]'""",
+        background. Trains background, cell and border with the border weights of the U-Net
+        paper, and predicts objects with a watershed; requires pip install '.[instances]'""",
         names_run="if_set",
         set_by="data",
         basic=True,

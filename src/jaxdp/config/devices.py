@@ -29,7 +29,7 @@ class LayoutConfig(Settings):
     deterministic: bool = setting(
         False,
         """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels
-        always are""",
+        are always reproducible""",
         resume="free",
     )
 
@@ -50,9 +50,9 @@ class ShardingConfig(LayoutConfig):
     )
     devices: int | None = setting(
         None,
-        """use the first N devices (default: all); on a CPU, simulate N. jaxdp adds what that takes,
-        and what makes steps fast, to XLA_FLAGS unless you set them; `python -m jaxdp.devices`
-        prints them""",
+        """use the first N devices (default: all); on a CPU, simulate N. jaxdp adds the flags for
+        this, and flags that make steps fast, to XLA_FLAGS unless you set them; `python -m
+        jaxdp.devices` prints them""",
         POSITIVE,
         at_most(MOST_DEVICES),
         resume="free",
@@ -68,9 +68,9 @@ class ProcessConfig(Settings):
 
     distributed: Literal["auto", "on", "off"] = setting(
         "auto",
-        """whether this is one process of several: detected (from the flags below, Slurm, Open MPI,
-        a Kubernetes indexed job or a TPU pod), yes, or no. `python -m jaxdp.launch -n N -- train
-        ...` starts several on one machine""",
+        """whether this process is one of several: detected (from the flags below, Slurm, Open
+        MPI, a Kubernetes indexed job or a TPU pod), yes, or no. `python -m jaxdp.launch -n N --
+        train ...` starts several on one machine""",
         saved=False,
     )
     coordinator: str | None = setting(
@@ -119,8 +119,8 @@ class WorkersConfig(Settings):
     )
     slices: int | None = setting(
         None,
-        """exact: equal slices of each batch, whole groups of batch norm (default: as many as
-        possible, at most 16)""",
+        """exact: number of equal slices of each batch, which are whole batch-norm groups
+        (default: as many as possible, at most 16)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
@@ -128,8 +128,9 @@ class WorkersConfig(Settings):
     )
     servers: int | None = setting(
         None,
-        """parameter servers, which divide the model's arrays by size, on the machines that have
-        workers (default: 1 for async; for exact none, the command's own process holds them)""",
+        """number of parameter servers, which divide the model's arrays by size, on the machines
+        of the workers (default: 1 for async; none for exact, with which the process of the
+        command holds the arrays)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
@@ -138,15 +139,15 @@ class WorkersConfig(Settings):
     staleness: int | None = setting(
         None,
         """async: largest number of updates between the pull of parameters and the push of their
-        gradient; with it, all workers wait for the slowest one (default: no bound)""",
+        gradient; with this limit, all workers wait for the slowest worker (default: no limit)""",
         NON_NEGATIVE,
         names_run="never",
         none="no bound",
     )
     ray_address: str | None = setting(
         None,
-        """Ray cluster that runs the workers; only in networks that you trust, since Ray executes
-        what it is sent (default: a cluster of this machine alone, for this run)""",
+        """Ray cluster that runs the workers; only in networks that you trust, because Ray
+        executes what it receives (default: a cluster on this machine only, for this run)""",
         metavar="auto|HOST:PORT",
         names_run="never",
         none="a cluster of this machine alone",

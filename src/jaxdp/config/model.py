@@ -25,10 +25,10 @@ class ModelConfig(Settings):
     )
     batch_norm: BatchNormMode | None = setting(
         None,
-        """examples that share batch-norm statistics: every N consecutive of the global batch (ghost
-        batch norm), all of it (SyncBN) or one replica's part, as in DistributedDataParallel. Only
-        with replica does a step depend on the number of devices (default: group:32, or the
-        nearest number that divides the batch)""",
+        """examples that share batch-norm statistics: every N consecutive examples of the global
+        batch (ghost batch norm), the whole global batch (SyncBN) or the examples of one replica,
+        as in DistributedDataParallel. A step depends on the number of devices only with replica
+        (default: group:32, or the nearest number that divides the batch)""",
         metavar="{replica,global,group:N}",
         resume="start",
     )
@@ -54,8 +54,8 @@ class TaskConfig(Settings):
 
     task: str | None = setting(
         None,
-        """classification, segmentation, regression or a plugin's task (default: the one that both
-        model and dataset support)""",
+        """classification, segmentation, regression or a plugin's task (default: the task that
+        both model and dataset support)""",
         metavar="NAME",
         each_fit=False,
         basic=True,
@@ -79,9 +79,9 @@ class TaskConfig(Settings):
     class_weights: ClassWeights | None = setting(
         None,
         """classification and segmentation: weight of each class in the training loss, which is
-        divided by the sum of the weights, as in PyTorch; balanced weighs a class by N / (classes *
-        its count), over examples or pixels of the training set, e.g. balanced or 1,2.5,1 (default:
-        all alike)""",
+        divided by the sum of the weights, as in PyTorch; balanced weights a class by N /
+        (classes * its count), over examples or pixels of the training set, e.g. balanced or
+        1,2.5,1 (default: equal weights)""",
         metavar="balanced|W,W,...",
         resume="free",
         names_run="if_set",

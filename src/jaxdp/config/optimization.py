@@ -14,9 +14,9 @@ class OptimizationConfig(Settings):
 
     global_batch_size: int | Literal["auto"] | None = setting(
         None,
-        """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the
-        dataset's own; of a training set with less than four such batches the largest power of two
-        that is at most a quarter)""",
+        """examples per step, over all devices; auto: as many as fit in memory (default: 128, or
+        the dataset's own; for a training set of fewer than four such batches, the largest power
+        of two that is at most a quarter of the set)""",
         POSITIVE,
         metavar="INT|auto",
         resume="start",
@@ -33,7 +33,8 @@ class OptimizationConfig(Settings):
     accumulate_steps: int = setting(
         1,
         """gradient accumulation, which saves memory: split the global batch into this many
-        microbatches, one after another, for one update; batch norm sees one microbatch""",
+        microbatches, one after another, for one update; batch norm normalizes over one
+        microbatch""",
         POSITIVE,
         resume="free",
     )
@@ -58,9 +59,9 @@ class OptimizationConfig(Settings):
     )
     optimizer: str | None = setting(
         None,
-        """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion (default: nesterov;
-        adamw for a training set of your own with less than 512 examples, unless you give
-        --learning-rate, --lr-scaling or --optimizer-kwargs)""",
+        """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion (default:
+        nesterov; adamw for a training set of your own of fewer than 512 examples, unless you
+        give --learning-rate, --lr-scaling or --optimizer-kwargs)""",
         resume="start",
         each_fit=False,
         basic=True,
@@ -132,8 +133,8 @@ class OptimizationConfig(Settings):
     )
     ema_decay: float = setting(
         0.0,
-        """decay of the exponential moving average (EMA) of the weights, which is what is then
-        evaluated, e.g. 0.999 (0: no EMA)""",
+        """decay of the exponential moving average (EMA) of the weights, which jaxdp then
+        evaluates, e.g. 0.999 (0: no EMA)""",
         FRACTION,
         resume="presence",
     )
@@ -145,10 +146,10 @@ class LearningConfig(Settings):
 
     init_from: str | None = setting(
         None,
-        """start from the weights of a run (its best or last checkpoint) or of a file: .safetensors,
-        .npz or, with PyTorch, .pt, with PyTorch's names or the names that convert export writes. A
-        head for another number of classes keeps its own initialization; everything else must fit. A
-        run that resumes goes on from its own checkpoint""",
+        """start from the weights of a run (its best or last checkpoint) or of a file:
+        .safetensors, .npz or, with PyTorch, .pt, with PyTorch's names or the names that convert
+        export writes. A head for another number of classes keeps its own initialization;
+        everything else must match. A run that resumes continues from its own checkpoint""",
         metavar="RUN|FILE",
         resume="free",
         names_run="if_set",
@@ -157,8 +158,8 @@ class LearningConfig(Settings):
     )
     freeze: str | None = setting(
         None,
-        """keep the parameters as they are where this regular expression matches the start of the
-        name, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch norms still
+        """freeze a parameter if this regular expression matches the start of its name, e.g.
+        "stem|units/[0-3]/", or "(?!head)" for all parameters except the head; batch norms still
         update their running statistics, as in PyTorch (default: train all)""",
         metavar="PATTERN",
         resume="free",

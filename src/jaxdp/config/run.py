@@ -21,9 +21,9 @@ class RunConfig(Settings):
     )
     resume: Literal["auto", "never", "must"] = setting(
         "auto",
-        """auto: resume the run in its directory if there is one; never: start a new one; must: fail
-        if there is none. A run that is stopped by a signal saves its last step and exits with code
-        75""",
+        """auto: resume the run if its directory has one; never: start a new run; must: fail if
+        there is no run. A run that is stopped by a signal saves its last step and exits with
+        code 75""",
         saved=False,
         basic=True,
     )
@@ -44,8 +44,8 @@ class RunConfig(Settings):
     )
     keep: int = setting(
         3,
-        """number of newest checkpoints to keep; with validation data the best one by them is kept
-        as well""",
+        """number of newest checkpoints to keep; with validation data, the best checkpoint is
+        kept as well""",
         POSITIVE,
         program=False,
         names_run="never",
@@ -59,9 +59,9 @@ class RunConfig(Settings):
     )
     steps_per_execution: int = setting(
         1,
-        """run this many steps in one program, where the dataset is in device memory: for steps of a
-        few milliseconds on accelerators. Evaluations and checkpoints stay where they are; a shorter
-        execution before one of them compiles a second program""",
+        """run this many steps in one program if the dataset is in device memory, for steps of a
+        few milliseconds on accelerators. Evaluations and checkpoints keep their steps; a shorter
+        execution before an evaluation or a checkpoint compiles a second program""",
         POSITIVE,
         names_run="never",
     )
@@ -73,7 +73,7 @@ class RunConfig(Settings):
     )
     max_divergences: int = setting(
         5,
-        "stop nevertheless after this many skipped updates in a row",
+        "stop after this many skipped updates in a row",
         POSITIVE,
         program=False,
         names_run="never",
@@ -119,7 +119,7 @@ class SavedRunConfig(Settings):
     )
     plugins: tuple[str, ...] = setting(
         (),
-        """Python files or modules that the run was trained with; names that only the run's folder
-        holds are not imported, since they are code of the folder's author""",
+        """Python files or modules that the run was trained with; jaxdp does not import names
+        that only the run folder has, because they are code of the folder's author""",
         metavar="FILE.py|MODULE",
     )
