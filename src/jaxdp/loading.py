@@ -25,7 +25,7 @@ class LoadedResult(Result):
 
         Where the run had objects, such as `data`, they are given again.
         """
-        given = self.config.changed()
+        given = self.config.as_given().changed()
         given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
         return Trainer(**given | settings)
 

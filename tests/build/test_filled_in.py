@@ -55,6 +55,7 @@ def test_no_setting_of_a_run_stands_for_a_default(
     assert not unresolved(config)
     assert config.learning_rate
     assert config.eval_every
+    assert config.loss == {"digits": None, "digits-denoise": "l2"}.get(dataset, "cross_entropy")
     assert config.checkpoint_every
     assert config.filled >= {"eval_every", "checkpoint_every", "warmup_fraction"}
     # A default that was filled in names no run: folders of earlier versions go on.

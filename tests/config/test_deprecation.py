@@ -1,5 +1,6 @@
 """Settings that are gone: one line each, and earlier runs are still read."""
 
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -110,6 +111,30 @@ def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
     assert line == "continuing run after step 2 with other settings: steps 4 instead of 2"
     rows = RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
     assert [row["step"] for row in rows if row["split"] == "train"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("version", ["0.2", "0.3"])
+def test_a_run_of_an_earlier_version_goes_on_as_it_would_have(
+    version: str, capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
+    """That version wrote the folder after two steps, and the rows that it had after four."""
+    shutil.copytree(pathlib.Path(__file__).parents[1] / "kept_runs" / version, "run")
+    expected = RunDirectory(pathlib.Path("run")).file("after_four_steps.jsonl")
+    rows = [json.loads(line) for line in expected.read_text().splitlines()]
+    expected.unlink()
+    words = (
+        "--model cnn --dataset digits --model-kwargs width=2 hidden=4 --devices 1"
+        " --global-batch-size 64 --checkpoint-every 1 --keep 1 --log-every 1 --run-dir run"
+    )
+    assert run_train(f"{words} --steps 4") == 0
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line == "continuing run after step 2 with other settings: steps 4 instead of 2"
+    found = RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
+    assert [(row["step"], row["split"]) for row in found] == [
+        (row["step"], row["split"]) for row in rows
+    ]
+    for name in ("loss", "accuracy"):
+        assert [row[name] for row in found] == pytest.approx([row[name] for row in rows], abs=1e-5)
 
 
 def test_a_removed_flag_of_one_command_is_unknown_to_the_others() -> None:

@@ -2,10 +2,12 @@
 other settings, the dataset or the devices.
 
 `with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
-`with_devices` what model and devices decide, and `with_lengths` fills in the learning rate and the
-lengths. After that no setting is None unless None is a value of its own (`Facts.none`).
+`with_task` the loss, `with_devices` what model and devices decide, and `with_lengths` fills in the
+learning rate and the lengths. After that no setting is None unless None is a value of its own
+(`Facts.none`).
 """
 
+import inspect
 import pathlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -25,6 +27,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE
+from jaxdp.tasks import Task
 
 Config = TypeVar("Config", bound=OptimizationConfig)
 
@@ -117,6 +120,14 @@ def default_batch_size(examples: int) -> int:
     """
     quarter = max(examples // FEWEST_DEFAULT_STEPS, 1)
     return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
+
+
+def with_task(config: TrainConfig, task: Task, inputs: Inputs) -> TrainConfig:
+    """Returns the settings with the loss of a task that has several."""
+    is_given = inputs.task is not None or "loss" in config.task_kwargs
+    if is_given or "loss" not in inspect.signature(type(task)).parameters:
+        return config
+    return config.fill(loss=getattr(task, "loss", None))
 
 
 def with_devices(

@@ -227,6 +227,7 @@ def create_setup(
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)
+    asked = resolve.with_task(asked, task, inputs)
     preprocess = _create_preprocess(asked, dataset, task)
     sizes = {
         dataset.image_shape,

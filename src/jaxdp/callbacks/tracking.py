@@ -25,9 +25,7 @@ def metrics_of(row: Row) -> dict[str, Any]:
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Returns the settings that are not left to a default, and the number of devices and
-    processes.
-    """
+    """Returns the settings that have a value, and the number of devices and processes."""
     settings = run.setup.config.plain()
     given = {name: value for name, value in settings.items() if value not in (None, (), {}, "")}
     return given | run.where()

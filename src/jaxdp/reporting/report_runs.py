@@ -154,5 +154,5 @@ class ReportedRun:
 
 
 def _read_settings(path: pathlib.Path) -> dict[str, Any]:
-    settings = RunDirectory(path.parent).load_config().plain()
+    settings = RunDirectory(path.parent).load_config().as_given().plain()
     return {name: settings[name] for name in settings_with(TrainConfig, saved=True)}
