@@ -1,5 +1,5 @@
-"""Arrays of your own: train, stop early, look, save, load and predict, without a folder until you
-ask for one.
+"""Trains on arrays of your own, stops early, draws, saves, loads and predicts. Writes no folder
+until it saves.
 
 python examples/arrays.py
 """

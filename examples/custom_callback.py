@@ -1,4 +1,4 @@
-"""A callback of your own: which steps took long to dispatch to the devices?
+"""Defines a callback that prints the steps that took long to dispatch to the devices.
 
 python examples/custom_callback.py
 python -m jaxdp.train --plugins examples/custom_callback.py --model cnn \
@@ -14,7 +14,7 @@ from jaxdp import callbacks
 
 @callbacks.register("slowest")
 class Slowest:
-    """Prints each step that took longer than `seconds`; training rows get the longest."""
+    """Prints each step that took longer than `seconds`, and adds the longest to training rows."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds, self.longest, self.since = seconds, 0.0, 0.0

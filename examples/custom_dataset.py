@@ -1,4 +1,4 @@
-"""A dataset of your own: patches of the two photographs that come with scikit-learn.
+"""Defines a dataset of patches of the two photographs that come with scikit-learn.
 
 python examples/custom_dataset.py --model resnet --epochs 5
 python -m jaxdp.train --plugins examples/custom_dataset.py --dataset photographs:24
@@ -53,5 +53,5 @@ def photographs(request):
     )  # fmt: skip
 
 
-if __name__ == "__main__":  # flags of the user come last and win
+if __name__ == "__main__":  # the user's flags come last and override the flags before them
     sys.exit(train.main(["--dataset", "photographs", *sys.argv[1:]]))

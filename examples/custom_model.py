@@ -1,4 +1,4 @@
-"""A model of your own: a small ConvNeXt (Liu et al. 2022, figure 4).
+"""Defines a small ConvNeXt (Liu et al. 2022, figure 4) as a model of your own.
 
 Layers come from Flax or from jaxdp. In Python: jaxdp.Trainer(ConvNeXt(...), "digits").fit()
 
@@ -30,7 +30,7 @@ class Block(nnx.Module):
 
 @models.register("convnext")
 class ConvNeXt(nnx.Module):
-    """Keywords with a default are what --model-kwargs can set."""
+    """`--model-kwargs` can set keywords that have a default."""
 
     def __init__(
         self, *, num_classes, in_channels, rngs, width=32, depth=4, dropout=0.0, dtype=jnp.float32
@@ -47,11 +47,11 @@ class ConvNeXt(nnx.Module):
 
     def __call__(self, images, keys=None):  # keys: one per example, for random draws
         x = self.stem(images.astype(self.dtype))
-        x = layers.run_blocks(self, self.blocks, x)  # honours --remat
+        x = layers.run_blocks(self, self.blocks, x)  # supports --remat
         x = self.norm(x.mean((1, 2)))
         x = self.dropout(x, keys) if self.dropout is not None else x
         return self.head(x).astype(jnp.float32)
 
 
-if __name__ == "__main__":  # flags of the user come last and win
+if __name__ == "__main__":  # the user's flags come last and override the flags before them
     sys.exit(train.main(["--model", "convnext", "--optimizer", "adamw", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""A task of your own: several labels per image, here which of three marks are in a picture.
+"""Defines a task with several labels per image, which name the marks (out of three) in a picture.
 
 python examples/custom_task.py --epochs 5
 python -m jaxdp.train --plugins examples/custom_task.py --dataset marks --task-kwargs threshold=0.4
@@ -58,5 +58,5 @@ def marks(request):
     )  # fmt: skip
 
 
-if __name__ == "__main__":  # flags of the user come last and win
+if __name__ == "__main__":  # the user's flags come last and override the flags before them
     sys.exit(train.main(["--dataset", "marks", "--model", "cnn", *sys.argv[1:]]))

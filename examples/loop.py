@@ -1,10 +1,10 @@
-"""A training loop of your own, from the parts that `jaxdp.Trainer` is made of.
+"""Trains in a loop of your own, with the parts from which `jaxdp.Trainer` is made.
 
 python examples/loop.py --devices 2 --epochs 3 --folder checkpoints
 python examples/loop.py --devices 4 --epochs 6 --folder checkpoints
 
-The second command continues after the third epoch, on other devices. Change what you like: each
-part is a function or an object of its own, and none of them knows of the loop.
+The second command continues after the third epoch, on other devices. You may change any part. Each
+part is a separate function or object, and does not depend on the loop.
 """
 
 import argparse
@@ -32,7 +32,9 @@ BATCH, SEED = 64, 0  # examples of an update over all devices; decides weights, 
 
 
 def create_step_config(data: jaxdp.data.Dataset, rate: float) -> StepConfig:
-    """Returns what a step computes, which knows no device: task, optimizer, input, batch norm."""
+    """Returns the definition of a step, which is independent of devices: task, optimizer, input,
+    batch norm.
+    """
     return StepConfig(
         task=jaxdp.tasks.Classification(data.num_classes, data.class_names),
         optimizer=lambda schedule: optax.sgd(rate, momentum=0.9, nesterov=True),
@@ -53,7 +55,9 @@ def create_state(data: jaxdp.data.Dataset, step_config: StepConfig) -> TrainStat
 def evaluate(
     strategy: Strategy, state: TrainState, constants: Constants, split: Any
 ) -> dict[str, float]:
-    """Returns the metrics over every example once: the last batch is padded with weight 0."""
+    """Returns the metrics over all examples. Each example counts once, because the padding of the
+    last batch has weight 0.
+    """
     order = pipeline.EvaluationOrder(len(split), BATCH)
     read = functools.partial(pipeline.load, split)
     sums: dict[str, Any] = {}
@@ -66,13 +70,13 @@ def train(folder: pathlib.Path, count: int, epochs: int, rate: float) -> TrainSt
     """Trains to the end of the last epoch, from the newest checkpoint in a folder, if any.
 
     Args:
-        count: number of devices; the result depends on it only by rounding.
+        count: number of devices. The result depends on it only by rounding.
         rate: learning rate.
 
     Returns:
         The state, as NumPy arrays.
     """
-    devices.ensure(count)  # on a CPU so many are simulated
+    devices.ensure(count)  # on a CPU, simulates this number
     data = jaxdp.data.load("digits")
     step_config = create_step_config(data, rate)
     strategy = create_strategy("pmap", step_config, jax.devices()[:count])

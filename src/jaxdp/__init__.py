@@ -45,8 +45,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used, so that importing the package takes no time.
 
-    A program of one's own may start JAX before it makes a Trainer: the flags that XLA reads only
-    once are set here.
+    XLA reads some flags only once. jaxdp sets them here, because a program may start JAX before it
+    creates a Trainer.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`jaxdp COMMAND` and `python -m jaxdp COMMAND`: the same as `python -m jaxdp.COMMAND`."""
+"""Runs `python -m jaxdp.COMMAND` for `jaxdp COMMAND` and `python -m jaxdp COMMAND`."""
 
 import importlib
 import sys

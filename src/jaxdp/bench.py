@@ -1,4 +1,4 @@
-"""`python -m jaxdp.bench`: measures how many images per second each strategy trains on."""
+"""`python -m jaxdp.bench`: measures how many images per second each strategy trains."""
 
 import datetime
 import itertools
@@ -29,7 +29,7 @@ from jaxdp.runtime import platform
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
-# More steps than could be measured: the pipeline must not come to its end.
+# More steps than can be measured, so that the pipeline does not end.
 _ENDLESS = 10**6
 
 
@@ -83,8 +83,8 @@ def cells(
     devices: Sequence[int],
     batch_sizes: Sequence[int],
 ) -> Iterator[TrainConfig]:
-    """Yields the configuration of each cell of the grid, and prints on standard error which cells
-    make no sense.
+    """Yields the configuration of each cell of the grid, and prints the cells that make no sense on
+    standard error.
 
     Args:
         shared: the settings of all cells.
@@ -151,7 +151,8 @@ def measure_all(
     """Yields the record of each cell as it ends.
 
     Raises:
-        ConfigError: if the first cell is refused: the others would probably be as well.
+        ConfigError: if the first cell is refused, because the other cells would probably be refused
+            as well.
     """
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:

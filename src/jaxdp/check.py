@@ -1,5 +1,5 @@
-"""`python -m jaxdp.check`: checks whether the number of devices changes what is learned, by
-training a few steps on each.
+"""`python -m jaxdp.check`: checks whether the number of devices changes the result, by training a
+few steps on each number.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def main(asked: CheckConfig) -> int:
     """Compares the runs and prints a table; returns 1 if they differ.
 
     Raises:
-        ConfigError: for the first setting that cannot work; nothing has been computed then.
+        ConfigError: for the first setting that cannot work, before anything is computed.
     """
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
@@ -119,7 +119,9 @@ def main(asked: CheckConfig) -> int:
 
 @contextlib.contextmanager
 def _float64(wanted: bool) -> Iterator[None]:
-    """Has JAX compute in float64 in the block, if it is wanted; a notebook goes on as before."""
+    """Makes JAX compute in float64 inside the block if requested, and restores the setting, for
+    notebooks.
+    """
     import jax
 
     settings: Any = jax.config
@@ -132,14 +134,14 @@ def _float64(wanted: bool) -> Iterator[None]:
 
 
 class Recorded(NamedTuple):
-    """The state of an optimizer, and what its last update was made of.
+    """The state of an optimizer, and the inputs of its last update.
 
     Attributes:
         state: the optimizer's own.
         gradients: averaged over the devices.
         noise: how far each update moves with gradients that are rounded differently. Many
-            optimizers divide a gradient by its own size, and a gradient that is zero but for its
-            rounding, as before a batch norm, then decides where a parameter goes.
+            optimizers divide a gradient by its own size. A gradient that is zero except for
+            rounding, as before a batch norm, then determines the update of a parameter.
     """
 
     state: Any
@@ -158,7 +160,7 @@ def _recording(dtype: str, create: "CreateOptimizer") -> "CreateOptimizer":
     import jax.numpy as jnp
     import optax
 
-    # A model of one's own may compute in float32 in between.
+    # The user's own model may compute in float32 in between.
     rounding = float(max(jnp.finfo("float32").eps, jnp.finfo(dtype).eps))
 
     def create_recording(schedule: "optax.Schedule") -> "optax.GradientTransformation":
@@ -182,7 +184,7 @@ def _recording(dtype: str, create: "CreateOptimizer") -> "CreateOptimizer":
 
 
 def _widened(state: Any, wanted: bool) -> Any:
-    """Returns a state in float64, if it is wanted: gradients have the format of the parameters."""
+    """Returns a state in float64 if requested, since gradients have the dtype of the parameters."""
     import jax
     import jax.numpy as jnp
 
@@ -196,8 +198,8 @@ def _train(setup: "Setup", starts: Sequence["TrainState"]) -> list[tuple["TrainS
     """Takes each step from a state of its own, so that differences do not grow.
 
     Args:
-        starts: states before the steps; where there are no more, a step begins at the end of the
-            previous one.
+        starts: states before the steps. After the last of them, a step starts from the result of
+            the previous step.
 
     Returns:
         The state after each step, on the host, and the step's loss.
@@ -224,7 +226,9 @@ def _differences(ends: Any, reference: Any, tolerance: float) -> list[float]:
 
 
 def _compared(end: Any, expected: Any, tolerance: float) -> dict[str, Any]:
-    """Returns what is compared of a step, by column; parameters whose update is noise are 0."""
+    """Returns the arrays of a step that are compared, by column. Parameters with an update that is
+    noise are 0.
+    """
     import jax
     import numpy as np
 
@@ -240,7 +244,7 @@ def _compared(end: Any, expected: Any, tolerance: float) -> dict[str, Any]:
 
 
 def _left_out(reference: Any, tolerance: float) -> str:
-    """Says how many updates are left out of the comparison, and why."""
+    """Returns a sentence on how many updates the comparison leaves out, and why."""
     import jax
     import numpy as np
 

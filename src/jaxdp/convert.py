@@ -1,5 +1,5 @@
-"""`python -m jaxdp.convert`: reads weights into a new run, and writes a run's weights, or its whole
-evaluation, for other programs.
+"""`python -m jaxdp.convert`: reads weights into a new run, and writes the weights of a run, or its
+whole evaluation, for other programs.
 """
 
 import importlib.util
@@ -104,15 +104,15 @@ def export(
     plugins: Sequence[str] = (),
     static_batch: int | None = None,
 ) -> str:
-    """Writes weights (averaged ones where the run has them) or a program.
+    """Writes weights (averaged weights if the run has an EMA) or a program.
 
-    The file is complete or not there at all.
+    The file is either complete or absent.
 
     Args:
         run_dir: folder of the run.
         output: `NAME.safetensors` for weights, `NAME.stablehlo` for a program.
-        step: which checkpoint; None for the best by validation data, or the newest where there are
-            none.
+        step: which checkpoint; None for the best by validation data, or for the newest without
+            validation data.
         plugins: files or modules that the run was trained with.
         static_batch: the only batch size of a program; None for any.
 
@@ -174,13 +174,13 @@ def import_weights(file: str, config: TrainConfig) -> str:
 
     Raises:
         ConfigError: if the file cannot be read, the weights do not fit the network, or the folder
-            holds a run already.
+            already holds a run.
     """
     from jaxdp.build.setup import create_setup
     from jaxdp.result import Result
 
     platform.configure(None)
-    # The strategy here is only for loading; training is free to use another one.
+    # The strategy is only for loading. Training may use another strategy.
     single = config.replace(resume="never", strategy="single", **WorkersConfig().flat())
     try:
         setup = create_setup(single.replace(init_from=file))

@@ -1,7 +1,7 @@
-"""`python -m jaxdp.devices`: shows which devices JAX sees here, and how much memory they have.
+"""`python -m jaxdp.devices`: prints the devices that JAX finds, and their memory.
 
-Several processes, e.g. of Slurm, show the devices of all. `python -m jaxdp.plan` prints what a run
-would keep on each device.
+With several processes, e.g. of Slurm, it prints the devices of all processes.
+`python -m jaxdp.plan` prints what a run would store on each device.
 """
 
 import json
@@ -40,7 +40,7 @@ class DevicesConfig(ProcessConfig):
 
 @command(DevicesConfig, "jaxdp.devices", DESCRIPTION, defaults_file=False)
 def main(config: DevicesConfig) -> int:
-    """Shows all processes with their devices; every process but the first shows nothing."""
+    """Prints all processes with their devices. Only the first process prints."""
     platform.configure(config.devices)
     from jaxdp.runtime import processes
 

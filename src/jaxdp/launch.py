@@ -1,4 +1,4 @@
-"""`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run, and looks after them.
+"""`python -m jaxdp.launch -n 2 -- train ...`: starts and supervises the processes of a run.
 
 `launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints a script with which Slurm starts
 them. `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
     for word in command:
         if word.split("=")[0] in _OWN_FLAGS:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
-    # A usage error shows once, and before the job has queued or a process has started.
+    # A usage error is printed once, before the job is queued or a process starts.
     train = command_line.parse(
         TrainConfig, command[1:], prog="python -m jaxdp.train", description=""
     )

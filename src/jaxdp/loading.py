@@ -18,12 +18,12 @@ from jaxdp.trainer import Trainer
 
 
 class LoadedResult(Result):
-    """The result of a run in a folder, which can go on."""
+    """The result of a run in a folder, which can be continued."""
 
     def trainer(self, **settings: Any) -> Trainer:
         """Returns a trainer with the settings of the run; its `fit` continues the run.
 
-        Where the run had objects, such as `data`, they are given again.
+        If the run used objects, such as `data`, pass them again.
         """
         given = self.config.as_given().changed()
         given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
@@ -39,15 +39,15 @@ def load(
     devices: int | None = None,
     deterministic: bool = False,
 ) -> LoadedResult:
-    """Returns the result of a run from its folder; the dataset need not be there to predict.
+    """Returns the result of a run from its folder. Prediction does not require the dataset.
 
     Args:
-        run_dir: what `run_dir` of a run or `Result.save` named.
-        step: which checkpoint; by default the best by validation data, or the newest where there
-            are none.
-        model: for a run that was trained with a model object that jaxdp does not know: one of the
-            same structure.
-        plugins: files or modules that the run was trained with; those that only its folder names
+        run_dir: the folder given as `run_dir` or to `Result.save`.
+        step: which checkpoint; by default the best by validation data, or the newest without
+            validation data.
+        model: a model of the same structure, for a run that was trained with a model object that
+            jaxdp does not know.
+        plugins: files or modules that the run was trained with. Plugins that only its folder names
             are not run.
         devices: how many to simulate on a CPU.
         deterministic: whether GPU kernels must give the same bits every time.

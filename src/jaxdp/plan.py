@@ -1,7 +1,7 @@
-"""`python -m jaxdp.plan`: shows the memory of a training step and the batch that fits, for the
-devices here or for accelerators that only a description stands for.
+"""`python -m jaxdp.plan`: prints the memory of a training step and the batch that fits, for the
+devices of this machine or for accelerators that only a description represents.
 
-Steps are compiled and their plans are read; nothing runs, and no memory of a device is taken.
+It compiles steps and reads XLA's memory plans. It runs nothing and allocates no device memory.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jaxdp.text.messages import one_line, printable
 from jaxdp.text.units import bytes_text, parse_bytes
 
 DESCRIPTION = "Show what a training step takes, and which batch fits, without running it."
-# XLA:GPU prints hundreds of ways to compile an operation that it tries and leaves.
+# XLA:GPU prints hundreds of ways to compile an operation that it tries and discards.
 _ATTEMPTS = re.compile(
     r"(loc\(.*\): )?error: (failed to compute layout|layout propagation failed|expected"
     r" normalized|multi-output results)"
@@ -71,11 +71,11 @@ def main(asked: PlanConfig) -> int:
 
 
 def plan(config: TrainConfig, target: Target | None = None, *, limit: int | None = None) -> Record:
-    """Returns what a step takes, ready for JSON.
+    """Returns the resources that a step requires, ready for JSON.
 
     Args:
-        target: devices to compile for; None for the devices here.
-        limit: bytes of a device; None for what the devices have.
+        target: devices to compile for; None for the devices of this machine.
+        limit: bytes of a device; None for the memory that the devices have.
 
     Raises:
         ConfigError: for a run that could not be trained.
@@ -99,7 +99,7 @@ def plan(config: TrainConfig, target: Target | None = None, *, limit: int | None
         reason = text[max(text.find("Ran out of memory"), 0) :][:300]
         return record | {"compiles": False, "reason": reason}
     collectives = read_collectives(compiled.as_text())
-    if target is None:  # compilers for devices that are not here count none, or a loop once
+    if target is None:  # compilers for absent devices count none, or count a loop once
         record["flops_per_example"] = step.flops / examples
     return record | {
         "compiles": True,
@@ -122,7 +122,7 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
 
     if config.global_batch_size == "auto":  # the plan shows it
         config = config.replace(global_batch_size=None)
-    # Here as if not to train: the batches to plan for need not be the configured one.
+    # As if not training, because the planned batches need not be the configured batch.
     return create_setup(config, training=target is not None, target=target)
 
 
@@ -154,7 +154,7 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
 
 
 def print_plan(record: Record) -> None:
-    """Prints what a step takes on standard output."""
+    """Prints the resources that a step requires on standard output."""
     what = printable(f"{record['model']} on {record['dataset']}")
     print(
         f"{what} ({'x'.join(map(str, record['image_shape']))}),"

@@ -1,7 +1,7 @@
 """`python -m jaxdp.predict RUN_DIR PATH...`: predicts on images of your own with a trained model.
 
-A classifier gives classes, other models give masks or images as large as the input. The run's
-dataset need not be there. The result is the same on any number of devices.
+A classifier predicts classes, and other models predict masks or images as large as the input. The
+dataset of the run is not required. The result is the same on any number of devices.
 """
 
 import json
@@ -36,7 +36,7 @@ DESCRIPTION = "Predict with a trained model on images of any size, on all device
 class PredictConfig(SavedRunConfig):
     """The run, the images and the results."""
 
-    # Again, since it comes before the images.
+    # Repeated, because it comes before the images.
     run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
     paths: tuple[str, ...] = setting(
         REQUIRED, "images, and folders to search for images", metavar="PATH ...", positional=True
@@ -85,9 +85,9 @@ class PredictConfig(SavedRunConfig):
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)
 def main(config: PredictConfig) -> int:
-    """Predicts on files, and prints and writes what the model says about them.
+    """Predicts on files, and prints and writes the predictions.
 
-    Nothing is written unless all can work.
+    Writes nothing unless all settings can work.
     """
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
@@ -115,7 +115,7 @@ def main(config: PredictConfig) -> int:
         predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
         for image in known
     )
-    # A bar would disturb rows on the same terminal.
+    # A progress bar would disturb rows on the same terminal.
     hidden = config.json and sys.stdout.isatty()
     with create_bar(f"predicting images: {len(known)}", hidden=hidden) as bar:
         shown = bar.add_task("", total=len(known))
@@ -139,7 +139,7 @@ def main(config: PredictConfig) -> int:
 def _survey(
     config: PredictConfig, predictor: "Predictor"
 ) -> "tuple[list[SurveyedImage], list[BadExample]]":
-    """Finds and reads the images; returns those that can be used, and the errors of others."""
+    """Finds and reads the images. Returns the usable images, and the errors of the others."""
     from jaxdp.inference import files
 
     folder = pathlib.Path(config.output_dir) if config.output_dir else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _naming_own_arguments() -> Generator[None]:
-    """Says in errors where settings of data are given, which only commands and datasets take."""
+    """Adds to errors where to give settings of the data, which commands and datasets accept."""
     try:
         yield
     except ConfigError as error:
@@ -62,14 +62,14 @@ class Result:
 
     Attributes:
         config: the settings of the run.
-        description: what the model knows of its dataset: classes, image shape, normalization.
-        summary: what summary.json holds.
+        description: what the model knows about its dataset: classes, image shape, normalization.
+        summary: the content of summary.json.
         status: `done`, `stopped` or `diverged`.
         metrics: of the last epoch and the final evaluation, by split, e.g.
             `metrics["test"]["accuracy"]`.
         history: rows of metrics.jsonl.
         run_dir: folder of the run; None if nothing was written.
-        position: what a run needs in addition to the state to continue.
+        position: what a run requires in addition to the state to continue.
     """
 
     def __init__(
@@ -140,14 +140,14 @@ class Result:
 
     @property
     def step(self) -> int:
-        """After which step the state is."""
+        """The step after which the state was taken."""
         return int(self.state.step)
 
     @property
     def state(self) -> TrainState:
         """Parameters, batch statistics and so on as NumPy arrays.
 
-        With several processes, all of them must ask for it.
+        With several processes, all processes must read this property.
         """
         if self._state is None:
             self._state = self._load_state()
@@ -157,31 +157,31 @@ class Result:
     def model(self) -> Any:
         """The trained model, an `nnx.Module` in evaluation mode.
 
-        With an EMA of the weights, the averaged ones.
+        If the run has an EMA, the model has the averaged weights.
 
-        It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and
+        It accepts images as in training: float32 (N, H, W, C), normalized by `description.mean` and
         `description.std`.
         """
         return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
     @_naming_own_arguments()
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
-        """Returns the model's answers to images of any size.
+        """Returns the model's predictions for images of any size.
 
         Args:
             images: an array (N, H, W, C), or (N, H, W) with one channel, of the dtype of the
                 dataset, mostly uint8. Or one image: an array (H, W, C) or (H, W), Pillow's image, a
                 file. Or a folder, or a list of images that may differ in size. Tensors of PyTorch
-                have the channels first.
+                must have the channels first.
             probabilities: for segmentation, return probabilities of each pixel (H, W, classes)
                 instead of class numbers.
 
         Returns:
-            For classification probabilities, float32 (N, classes). For segmentation class numbers,
-            uint8 (N, H, W), or for instance segmentation instance labels, uint16 (N, H, W), from 1
-            on in each image. For regression images, float32 (N, H, W, C), about from 0 to 1. One
-            image has its answer alone, without N. For a folder or a list of images: a list, or for
-            classification an array.
+            Probabilities for classification, float32 (N, classes). Class numbers for segmentation,
+            uint8 (N, H, W). Instance labels for instance segmentation, uint16 (N, H, W), from 1 in
+            each image. Images for regression, float32 (N, H, W, C), about from 0 to 1. The result
+            for one image has no dim N. The result for a folder or a list of images is a list, or an
+            array for classification.
 
         Raises:
             ConfigError: for a path that does not exist, or images that cannot be used.
@@ -193,7 +193,7 @@ class Result:
         return self.predictor()
 
     def predictor(self, *, tile: int = TILE, devices: int | None = None) -> Predictor:
-        """Returns a function of images, which yields each image and the answer to it.
+        """Returns a function of images, which yields each image and its prediction.
 
         Args:
             tile: side of the tiles in which large images are predicted, in pixels.
@@ -211,15 +211,15 @@ class Result:
 
         Args:
             data: another `Dataset` or its name, with classes that the model knows; None for the
-                run's. It is normalized as the training data were, and a name's images are resized
-                to the size of a classifier's. With `targets`, images as for
+                run's dataset. It is normalized like the training data. Images of a named dataset
+                are resized to the input size of a classifier. With `targets`, images as for
                 `jaxdp.data.from_arrays`.
             targets: labels, masks or images for an array of images.
             split: `train`, `validation`, `test` or `all`; by default the split that is evaluated
                 during training, or `train` if there is no other.
 
         Raises:
-            ConfigError: for a split that is not there, or data that the model is not for.
+            ConfigError: for a split that does not exist, or data that do not suit the model.
         """
         evaluator = self._evaluator_for(data, targets)
         state, sums = evaluator.examples.strategy.restore(self.state), list[Any]()
@@ -230,7 +230,7 @@ class Result:
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
     def _evaluator_for(self, data: Any, targets: Any) -> Evaluator:
-        """Returns what evaluates the model on data, by default the data of its run."""
+        """Returns an evaluator of the model on data, by default the data of its run."""
         if targets is not None:
             data = arrays_for(self.description, self.config.mask_values, (data, targets))
         if data is not None:
@@ -243,14 +243,14 @@ class Result:
     def show_wrong(
         self, data: Any = None, targets: Any = None, *, count: int = 12, split: str | None = None
     ) -> Image.Image:
-        """Returns a picture of the examples that the model gets most wrong, the worst first.
+        """Returns a picture of the examples with the worst predictions, the worst first.
 
         Args:
             data, targets, split: as for `evaluate`.
             count: how many.
 
         Raises:
-            ConfigError: for a split that is not there, and a task that has no pictures.
+            ConfigError: for a split that does not exist, and for a task that has no pictures.
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
@@ -273,7 +273,7 @@ class Result:
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, for a notebook."""
-        from jaxdp.reporting import plots  # with Matplotlib, for which a run need not wait
+        from jaxdp.reporting import plots  # imports Matplotlib, for which a run need not wait
 
         title = f"{self.config.model} on {self.config.dataset}"
         if self._setup is not None:
@@ -285,7 +285,7 @@ class Result:
         """Writes a run directory, which `jaxdp.load` and the commands read.
 
         Raises:
-            ConfigError: if the folder holds something already, or cannot be written.
+            ConfigError: if the folder is not empty, or cannot be written.
         """
         directory = create_run(pathlib.Path(path))
         metrics = self.metrics.get("validation", self.metrics.get("test"))
@@ -300,7 +300,7 @@ class Result:
         replace_file(directory.file("metrics.jsonl"), rows_text(self.history))
         directory.write("summary.json", self.summary)
         directory.record("saved", self.step)
-        directory.write_config(self.config)  # last: with it the folder holds a run
+        directory.write_config(self.config)  # last, because this file makes the folder a run
         return directory.path
 
     def __repr__(self) -> str:

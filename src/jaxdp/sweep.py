@@ -1,9 +1,9 @@
 """`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: trains with each
 combination, and compares the runs.
 
-With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse
-than most are stopped early. Each run is a process of this machine with a folder of its own. A run
-that fails is a row of the table, and the same command continues after it was stopped.
+With `--trials 30 'learning_rate=log(1e-4,1)'`, Optuna proposes the runs, and runs that are worse
+than most are stopped early. Each run is a process on this machine with its own folder. A failed run
+is a row of the table. The same command continues a sweep that was stopped.
 """
 
 import pathlib
@@ -36,7 +36,7 @@ _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 @settings_group
 class SweepConfig(TrainConfig):
-    """The combinations, where and how many at once they run, and the folder."""
+    """The combinations, the number of simultaneous runs, and the folder."""
 
     grid: tuple[str, ...] = setting(
         (),
@@ -97,7 +97,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
-    """Returns for each run which of the user's files have changed since it began."""
+    """Returns, for each run, which of the user's files have changed since the run began."""
     own = [pathlib.Path(each).expanduser().parent for each in plugins]
     folders = [*own, pathlib.Path(), *sys.path]  # as train imports
     changed: dict[str, str] = {}

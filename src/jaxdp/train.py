@@ -32,7 +32,7 @@ def main(config: TrainConfig) -> int:
     """Trains as configured, prints the result and returns the exit code.
 
     Raises:
-        ConfigError: for settings that cannot work; nothing has been computed or written then.
+        ConfigError: for settings that cannot work, before anything is computed or written.
     """
     with _peers_notified():
         signals = StopSignals(_SIGNALS)
@@ -66,7 +66,7 @@ def main(config: TrainConfig) -> int:
 
 @contextlib.contextmanager
 def _peers_notified() -> Iterator[None]:
-    """Tells the other processes of the run why this one ends, before its error goes on."""
+    """Reports to the other processes why this process ends, before its error propagates."""
     try:
         yield
     except BaseException as error:

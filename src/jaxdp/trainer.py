@@ -1,6 +1,4 @@
-"""The Trainer: everything that a training run consists of, from names or objects, and the way to
-train it.
-"""
+"""Defines the Trainer, which takes the parts of a run by name or as objects, and trains."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -47,34 +45,34 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains a model data-parallel: the same steps, whatever the number of devices.
+    """Trains a model data-parallel, with the same steps on any number of devices.
 
-    Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning.
-    Nothing is written unless `run_dir` names a folder. A trainer keeps the program that it has:
-    after a change of code, or of a value that the code reads, create another one.
+    Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning. A
+    trainer writes nothing unless `run_dir` names a folder. It keeps its compiled program. After a
+    change of the code, or of a value that the code reads, create another trainer.
 
     Args:
         model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W,
-            C), to outputs. Its weights are where training starts; the object itself does not
-            change.
+            C), to outputs. Training starts from its weights, and the object itself does not change.
         data: name of a dataset as for `--dataset`, or a `Dataset` of `jaxdp.data`; by default the
             model's own small one.
         task: name of a task, a task object such as `jaxdp.tasks.Classification(10)`, or a loss
-            function of outputs and targets that returns one loss per example; by default what model
-            and data have in common.
-        optimizer: name of an optimizer, or an Optax transformation, which brings its own learning
+            function of outputs and targets that returns one loss per example; by default the task
+            that model and data have in common.
+        optimizer: name of an optimizer, or an Optax transformation, which has its own learning
             rate.
         learning_rate: peak learning rate, or an Optax schedule.
         strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`; on workers `exact` or
             `async`.
-        devices: how many devices to use, by default all; on a CPU so many are simulated.
+        devices: how many devices to use, by default all. On a CPU, this number of devices is
+            simulated.
         callbacks: objects, or text as for `--callbacks`.
         progress: whether to show progress on standard error.
         **settings: all other settings, such as `epochs=20`, `global_batch_size=256` or
             `batch_norm="global"`.
 
     Attributes:
-        config: the settings, with what model, dataset and devices decide filled in.
+        config: the settings, including the defaults that depend on model, dataset and devices.
 
     Raises:
         ConfigError: for the first setting that cannot work, in one line. It is a ValueError.
@@ -127,19 +125,18 @@ class Trainer:
         `fit(resume=result, epochs=40)` continues a result, up to 40 epochs in all, and
         `fit(resume=folder)` the run in a folder.
 
-        A run that is complete already returns its result. A warning says so if settings or code
-        have changed.
+        A complete run returns its result, with a warning if settings or code have changed.
 
-        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one
-        raises KeyboardInterrupt. SIGTERM ends the process: with `run_dir`, in the main thread, and
-        if the script has no handler of its own, the run is saved after the current step before
-        `fit` raises SystemExit(75).
+        An interrupt (Ctrl-C) stops after the current step, and `fit` returns the result so far. A
+        second interrupt raises KeyboardInterrupt. SIGTERM ends the process: with `run_dir`, in the
+        main thread, and if the script has no handler of its own, the run is saved after the current
+        step before `fit` raises SystemExit(75).
 
-        Several calls are several runs. Settings that leave the compiled step as it is, such as
-        `learning_rate`, `epochs` or `seed`, cost no compilation.
+        Each call is a separate run. Settings that do not change the compiled step, such as
+        `learning_rate`, `epochs` or `seed`, require no compilation.
 
         Args:
-            **settings: instead of the settings of this trainer, for this run.
+            **settings: settings of this run, which override the settings of this trainer.
 
         Raises:
             ConfigError: for settings that cannot work, or a run directory that holds another run.
@@ -178,7 +175,7 @@ class Trainer:
             say_complete(outcome, setup.config, remedy, always=self._progress)
         malloc.return_freed()
         result = Result.of_training(setup, outcome)
-        if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
+        if signals.requested(signal.SIGTERM):  # the script would continue until a kill follows
             say(f"ended by SIGTERM after step {outcome.step}, which {run_dir} holds")
             raise SystemExit(EXIT_STOPPED)
         return result
@@ -217,7 +214,7 @@ def run_setup(
     Args:
         callbacks: the user's, as objects or text.
         signals: ask it to stop.
-        writes: whether to write a run directory, by default one that is named by the settings.
+        writes: whether to write a run directory, by default a directory named after the settings.
         progress: whether to show progress on standard error.
         started: when the run began for its user, by `time.perf_counter`; by default now.
         before: the outcome that the run continues in memory.
@@ -228,7 +225,7 @@ def run_setup(
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(devices_lib.in_use())
         model_size.check(setup)
-        # First: what the strategy adds to a row is there when the others see it.
+        # First, so that the other callbacks see the fields that the strategy adds to a row.
         chosen = [setup.strategy, *_all_callbacks(setup, callbacks, writes, progress)]
         if writes:
             description = dataclasses.asdict(setup.dataset.describe())
@@ -265,8 +262,8 @@ def _starting_from(given: Any) -> Any:
 
 
 def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome | None]:
-    """Returns the settings of `fit` with the folder of what they resume as `run_dir`, and the
-    outcome of a result in memory that they resume.
+    """Returns the settings of `fit`, with the resumed folder as `run_dir`, and the outcome of a
+    resumed result in memory.
     """
     given: Any = dict(settings)
     resume = given.get("resume")
@@ -289,7 +286,7 @@ def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome
 
 
 def _signature() -> inspect.Signature:
-    """Returns the signature of `Trainer` with all settings, which notebooks complete from."""
+    """Returns the signature of `Trainer` with all settings, for completion in notebooks."""
     own = dict(inspect.signature(Trainer).parameters)
     del own["settings"]
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)

@@ -1,4 +1,4 @@
-"""Callbacks, which show, record, save or steer a run, one file each.
+"""Provides the callbacks, one file each, which show, record, save or steer a run.
 
 A callback is an object with any of the methods in `HOOKS`, for example
 

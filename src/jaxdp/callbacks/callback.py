@@ -1,4 +1,4 @@
-"""What a callback is, and how one is created by its name."""
+"""Defines the base class of callbacks, and creates callbacks by name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ class_named = _callbacks.class_named
 
 
 def create(callback: Any) -> Any:
-    """Returns a callback object from an object, or from text as in
+    """Returns a callback object from an object, or from text such as
     `early_stopping:patience=5,metric=accuracy`.
 
     Raises:
@@ -86,5 +86,5 @@ def _parse(text: str) -> Any:
     check_keywords("callbacks", kind, keywords, reserved=())
     try:
         return kind(**keywords)
-    except TypeError as error:  # a keyword that has no default is missing
+    except TypeError as error:  # a keyword without a default is missing
         raise ConfigError("callbacks", text, one_line(error)) from error

@@ -1,4 +1,4 @@
-"""Calls the callbacks of a run in their order."""
+"""Calls the callbacks of a run in order."""
 
 import collections
 import contextlib
@@ -19,13 +19,13 @@ class CallbackList:
     """Calls the callbacks of a run, in order.
 
     Args:
-        callbacks: objects; those that are not for every process are left out where `primary` is
-            false.
+        callbacks: callback objects. If `primary` is false, callbacks that are not for every process
+            are left out.
         primary: whether this is the first process.
     """
 
     def __init__(self, callbacks: Sequence[Any], *, primary: bool) -> None:
-        # Each by the name of its class, with a number for the second and further ones of a class.
+        # Each callback by the name of its class, with a number if the class has several callbacks.
         self._callbacks: dict[str, Any] = {}
         counts = collections.Counter[str]()
         for each in callbacks:
@@ -50,8 +50,8 @@ class CallbackList:
         """Calls `hook` of each callback.
 
         Raises:
-            CallbackError: if one raises anything but an OSError or ConfigError, which commands
-                report in one line, unless it only reports.
+            CallbackError: if a callback raises an exception, unless the callback only reports.
+                Commands print an OSError or a ConfigError in one line, so these propagate.
         """
         for key, method in self._methods(hook):
             with self._naming(key, hook):
@@ -74,31 +74,31 @@ class CallbackList:
             self.current = None
 
     def _raise(self, error: Exception, callback: Any, hook: str) -> None:
-        """Raises the error of a callback, with its name."""
+        """Raises the error of a callback, with the name of the callback."""
         if isinstance(error, ConfigError | OSError):
             error.add_note(f"in callback {_name(callback)}, {hook}")
             raise error
-        if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study awaits
+        if type(error).__module__.startswith("optuna."):  # a pruned trial, which a study expects
             raise error
         raise CallbackError(
             f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
         ) from error
 
     def current_is_everywhere(self) -> bool:
-        """Whether the callback that is being called is called in every process."""
+        """Whether the current callback is called in every process."""
         return self.current is not None and _in_every_process(self.current)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of each callback that has any: by the name of its class, with a number
-        for the second and further ones of a class.
+        """Returns the state of each callback that has a state, by the name of its class, with a
+        number if the class has several callbacks.
         """
         return {key: method() for key, method in self._methods("state_dict")}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Gives each callback its state, if there is one.
+        """Passes each callback its state, if there is one.
 
-        A checkpoint of version 0.2 has one state for all callbacks of a class: the first of them
-        gets it, with a warning.
+        A checkpoint of version 0.2 has one state for all callbacks of a class. The first of these
+        callbacks gets it, with a warning.
         """
         for key, method in self._methods("load_state_dict"):
             callback = self._callbacks[key]
@@ -109,7 +109,7 @@ class CallbackList:
                 warn(f"the checkpoint holds no state of {key}, which begins anew")
 
     def close(self) -> None:
-        """Closes all callbacks, the last one first, even if one of them fails to."""
+        """Closes all callbacks, the last one first, even if closing one fails."""
         with contextlib.ExitStack() as stack:
             for key, callback in self._callbacks.items():
                 if callable(close := getattr(callback, "close", None)):

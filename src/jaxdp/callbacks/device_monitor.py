@@ -1,4 +1,4 @@
-"""Adds the memory of the devices to the training rows, so that an uneven one shows."""
+"""Adds the memory of the devices to the training rows, which shows a device that differs."""
 
 from jaxdp.callbacks.callback import register
 from jaxdp.callbacks.events import Run

@@ -13,23 +13,23 @@ _STATE = ("best", "best_step", "evaluations_since_best")
 
 @register("early_stopping")
 class EarlyStopping:
-    """Ends the run, as done, after `patience` evaluations in a row in which a metric of the
-    validation data did not improve.
+    """Ends the run, as done, if a metric of the validation data did not improve for `patience`
+    evaluations in a row.
 
-    A run that resumes remembers the best value and how long ago that was. Where several processes
-    train, each decides by the same numbers, so that all of them end at the same step.
+    A run that resumes keeps the best value and the number of evaluations since then. If several
+    processes train, each process uses the same numbers, so all end at the same step.
 
     Args:
         metric: name of the metric, such as `loss` or `accuracy`.
-        patience: evaluations without an improvement that end the run.
+        patience: number of evaluations without an improvement after which the run ends.
         min_delta: how much better a value must be to count as an improvement.
-        larger_is_better: direction of the metric. By default the task decides for its own metric of
-            this name; otherwise smaller is better for errors (`loss`, `mse`, `mae`), larger for the
-            rest.
+        larger_is_better: direction of the metric. By default, the task determines the direction of
+            its own metrics. For other metrics, smaller is better for errors (`loss`, `mse`, `mae`),
+            and larger for the rest.
 
     Raises:
-        ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a dataset
-            without validation data and for a metric that the task does not have.
+        ConfigError: for a patience below 1 or a negative `min_delta`. The run raises it for a
+            dataset without validation data, and for a metric that the task does not have.
     """
 
     every_process = True
@@ -58,9 +58,10 @@ class EarlyStopping:
         self.best_step = self.evaluations_since_best = 0
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins anew, unless a checkpoint held a state: this object may have watched another run.
+        """Resets the state, unless a checkpoint held one, because this object may have watched
+        another run.
 
-        There must be validation data: a run that stops by test data makes their metrics look better
+        Validation data are required. If a run stopped by test data, their metrics would look better
         than they are.
         """
         if not self._is_loaded:
@@ -103,11 +104,11 @@ class EarlyStopping:
         return larger if name == self.metric else self.metric not in _LOWER_IS_BETTER
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from what a checkpoint kept."""
+        """Restores the state from a checkpoint."""
         for name in _STATE:
             setattr(self, name, state[name])
         self._is_loaded = True

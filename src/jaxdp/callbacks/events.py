@@ -1,8 +1,8 @@
-"""Typed events of a run, which callbacks receive in the order in which they happen.
+"""Defines the typed events of a run, which callbacks receive in the order in which they happen.
 
-A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics
-(`Logged`), evaluates (`Evaluated`), hands out a state to be saved (`Saving`), and ends (`Ended`).
-`Activity` names in between what the process is busy with.
+A run starts (`Started`), dispatches steps to the devices (`StepBegin`, `StepEnd`), reads their
+metrics (`Logged`), evaluates (`Evaluated`), passes on a state to be saved (`Saving`), and ends
+(`Ended`). `Activity` names the current work of the process in between.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from jaxdp.rundir.read import Row
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The run is about to give its first step to the devices.
+    """The run is about to dispatch its first step to the devices.
 
     Attributes:
-        step: how many steps are done already.
+        step: how many steps are already done.
         resumed: whether a checkpoint was read.
         message: text about the start for the user; may be empty.
         evaluates: whether the run first evaluates the state after `step`, because a signal stopped
@@ -34,12 +34,12 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class Activity:
-    """The process does something else from now on, which is also a sign of life.
+    """The process begins other work, which is also a sign of life.
 
     Attributes:
-        step: the last step that was given to the devices.
-        limited: whether this may only last about as long as a step; compiling and saving may take
-            longer.
+        step: the last step that was dispatched to the devices.
+        limited: whether the work may last only about as long as a step. Compiling and saving may
+            take longer.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Activity:
 
 @dataclasses.dataclass(frozen=True)
 class StepBegin:
-    """Steps `first` to `last`, counted from 1, are about to be given to the devices, as one
+    """Steps `first` to `last`, counted from 1, are about to be dispatched to the devices as one
     program.
     """
 
@@ -59,12 +59,13 @@ class StepBegin:
 
 @dataclasses.dataclass(frozen=True)
 class StepEnd:
-    """All steps up to `step` have been given to the devices, which may still be computing them.
+    """All steps up to `step` have been dispatched to the devices, which may still be computing
+    them.
 
     Attributes:
-        state: after these steps, on the devices. The next step consumes it: keep a copy, not this.
-            With `--strategy async` or `--servers` it is at servers, and this is the state that was
-            evaluated or saved last.
+        state: the state after these steps, on the devices. The next step consumes it, so keep a
+            copy. With `--strategy async` or `--servers`, the state is on servers, and this is the
+            state that was last evaluated or saved.
     """
 
     step: int
@@ -73,17 +74,19 @@ class StepEnd:
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """A row is complete: training metrics since the last such row, or an evaluation's metrics."""
+    """A row is complete. It has the training metrics since the last such row, or the metrics of an
+    evaluation.
+    """
 
     row: Row
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The state after `step` was evaluated on a whole split, and its loss is a finite number.
+    """The state after `step` was evaluated on a whole split, and its loss is finite.
 
     Attributes:
-        metrics: the task's, and `examples`.
+        metrics: the metrics of the task, and `examples`.
     """
 
     step: int
@@ -93,11 +96,11 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """A state is due to be saved: a copy in host memory, in which all weights are finite numbers.
+    """A state is due to be saved. It is a copy in host memory, in which all weights are finite.
 
     Attributes:
         position: what a run needs in addition to the state to resume as if it had never stopped.
-        metrics: of an evaluation of this very state, if there was one.
+        metrics: metrics of this state, if it was evaluated.
     """
 
     step: int
@@ -112,12 +115,13 @@ class Ended:
 
     Attributes:
         status: `done`, `stopped` or `diverged`.
-        reason: why it ended before its last step, if it did.
+        reason: why the run ended before its last step, if it did.
         sums: metric sums of the last state's evaluation, if it was evaluated.
-        predict: yields each of some images with the result's answer to it; None unless the result
-            was evaluated.
+        predict: yields each image with the prediction of the result; None unless the result was
+            evaluated.
         summary: what summary.json holds.
-        images: uint8 (H, W, 3) by name, drawn by one callback for those after it.
+        images: images, uint8 (H, W, 3), by name, which one callback draws for the callbacks after
+            it.
     """
 
     status: str
@@ -137,9 +141,9 @@ class Run(Protocol):
         setup: model, task, dataset, optimizer, strategy and intervals: `build.setup.Setup`.
         group: the processes that train: `runtime.processes.Group`.
         folder: the run directory; None for a run that writes no files.
-        description: what dataset.json holds.
+        description: the content of dataset.json.
         title: names model, dataset, devices and batch norm, for figures.
-        headline: names model, data, optimizer and number of steps, for a person.
+        headline: a line with model, data, optimizer and number of steps, for the user.
     """
 
     setup: Any
@@ -150,8 +154,8 @@ class Run(Protocol):
     headline: str
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
-        """Returns the model's answers to images, as `Result.predict` does: after the last step, and
-        at `on_end` for the result.
+        """Returns the model's predictions for images, as `Result.predict` does. The model has the
+        state after the last step and, at `on_end`, the state of the result.
 
         With `--strategy sharded` on several processes, callbacks of every process must call it.
         """
@@ -162,16 +166,16 @@ class Run(Protocol):
         ...
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Waits for all steps given to the devices, and keeps what happens inside the block out of
-        the training time.
+        """Waits for all steps that were dispatched to the devices, and excludes the time of the
+        block from the training time.
         """
         ...
 
     def stop(self, reason: str) -> None:
         """Ends the run, as done, after the current step, and saves the state after it.
 
-        Where several processes train, only callbacks of every process end it at this step; a
-        callback of the first one alone ends it a few steps later, at a step that all processes
-        agree on.
+        If several processes train, only callbacks of every process end the run at this step. A
+        callback of the first process alone ends it a few steps later, at a step on which all
+        processes agree.
         """
         ...

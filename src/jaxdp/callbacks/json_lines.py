@@ -1,4 +1,4 @@
-"""Writes metrics.jsonl, the rows of a run for programs: one JSON object a line."""
+"""Writes metrics.jsonl, the rows of a run for programs, with one JSON object per line."""
 
 from typing import TextIO
 
@@ -11,10 +11,10 @@ from jaxdp.rundir.write import keep_readable, no_link, rows_text
 
 @register("json_lines")
 class JsonLines:
-    """Writes each row at once: a run that is killed has all rows up to its end.
+    """Writes each row at once, so that a killed run has all rows up to its end.
 
-    Rows that a run which resumes computes again, above all of later steps, are dropped first,
-    and those that cannot be read are moved to `damaged/`.
+    If the run resumes, rows that it will compute again, such as rows of later steps, are first
+    dropped, and unreadable rows are moved to `damaged/`.
     """
 
     def __init__(self) -> None:

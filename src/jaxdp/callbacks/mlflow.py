@@ -10,12 +10,12 @@ from jaxdp.callbacks.tracking import Tracker, metrics_of, settings_of
 
 @register("mlflow")
 class MLflow(Tracker):
-    """Logs settings as parameters, rows as metrics, and the images drawn at the end as artifacts.
+    """Logs settings as parameters, rows as metrics, and the final images as artifacts.
 
     Args:
         experiment: MLflow experiment.
-        tracking_uri: where MLflow keeps its runs, e.g. `file:./mlruns`; by default what
-            `MLFLOW_TRACKING_URI` says.
+        tracking_uri: where MLflow keeps its runs, e.g. `file:./mlruns`; by default the value of
+            `MLFLOW_TRACKING_URI`.
     """
 
     package = "mlflow"
@@ -54,7 +54,7 @@ class MLflow(Tracker):
         self._terminate({"done": "FINISHED", "stopped": "KILLED"}.get(event.status, "FAILED"))
 
     def close(self) -> None:
-        """Marks a run that ended by an error as failed."""
+        """Marks the run as failed if it ended with an error."""
         if self._run_id:
             self._terminate("FAILED")
 

@@ -10,7 +10,7 @@ from jaxdp.text.messages import one_line, valid_text
 class Plots:
     """Draws into the folder `plots` of the run directory.
 
-    A plot that cannot be drawn is a warning, not the end of a run.
+    If a plot cannot be drawn, the run prints a warning and continues.
     """
 
     only_reports = True
@@ -21,7 +21,7 @@ class Plots:
         directory, task = RunDirectory(run.folder), run.setup.step_config.task
         title = valid_text(run.title)
         try:
-            # They import Matplotlib, for which the first step need not wait.
+            # These modules import Matplotlib, for which the first step need not wait.
             from jaxdp.reporting import outcome, plots
 
             if event.predict is not None and event.sums is not None:

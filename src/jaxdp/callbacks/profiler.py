@@ -1,6 +1,4 @@
-"""Records what the host and the devices do in a few steps: a trace that XProf and TensorBoard
-open.
-"""
+"""Records a trace of a few steps on the host and the devices, for XProf and TensorBoard."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -16,8 +14,9 @@ class Profiler:
     """Records steps into the folder `profile` of the run directory.
 
     The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`;
-    what the host does is in `train`, numbered, and `waiting for input`. A run that resumes may miss
-    the first of the steps. All steps of a program of several steps are recorded.
+    the work of the host is in `train`, with a number, and in `waiting for input`. A run that
+    resumes may miss the first of the steps. If a program has several steps, all its steps are
+    recorded.
 
     Args:
         first, last: steps, counted from 1.
@@ -25,7 +24,7 @@ class Profiler:
 
     only_reports = True
 
-    every_process = True  # each writes a file of its own
+    every_process = True  # each process writes its own file
 
     def __init__(self, first: int = 1, last: int = 1) -> None:
         if not 1 <= first <= last:

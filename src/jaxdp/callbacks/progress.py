@@ -1,9 +1,9 @@
-"""Shows how far a run is: a bar on a terminal, one line that updates in a notebook, a line per row
-elsewhere.
+"""Shows the progress of a run as a bar on a terminal, as one updating line in a notebook, and as a
+line per row elsewhere.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# IPython need not be there to check types
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false checking types does not
+# require IPython
 
 import datetime
 from typing import Any
@@ -30,7 +30,7 @@ class Progress:
         self._cell: Any = None  # the output of a cell in a notebook
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins to show."""
+        """Starts the display."""
         self._intervals, self._first = run.setup.intervals, event.step + 1
         self._names = tuple(dict.fromkeys(("loss", run.setup.step_config.task.best_metric[0])))
         if self._console.is_jupyter:
@@ -56,7 +56,7 @@ class Progress:
             self._bar.update(self._bar.task_ids[0], completed=event.step)
 
     def on_log(self, run: Run, event: Logged) -> None:
-        """Shows a row; evaluations stay above the bar."""
+        """Shows a row. Rows of evaluations remain above the bar."""
         row, step = event.row, event.row["step"]
         total, epoch = self._intervals.total_steps, self._intervals.epoch
         metrics = metrics_text({name: row[name] for name in self._names if name in row})
@@ -82,7 +82,7 @@ class Progress:
 
     def _create_bar(self, step: int) -> rich.progress.Progress:
         bar = rich.progress.Progress(
-            rich.progress.BarColumn(bar_width=None),  # what the others leave
+            rich.progress.BarColumn(bar_width=None),  # the width that the other columns leave
             rich.progress.MofNCompleteColumn(),
             "{task.fields[shown]}",
             rich.progress.TimeRemainingColumn(compact=True),

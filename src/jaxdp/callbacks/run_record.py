@@ -1,6 +1,4 @@
-"""Writes what a run directory says about a run: its settings, its dataset, its history and its
-result.
-"""
+"""Writes the settings, the dataset, the history and the result of a run into its directory."""
 
 import contextlib
 from typing import Any
@@ -14,14 +12,14 @@ from jaxdp.text.console import warn, warn_again
 
 
 class RunRecord:
-    """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json, also
+    """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json, and
     skipped.csv if examples were left out.
     """
 
     def on_start(self, run: Run, event: Started) -> None:
         """Writes settings, the dataset's description and digests of source files.
 
-        The history then says that the run has started or resumed, and what has changed.
+        The history then records that the run has started or resumed, and what has changed.
         """
         directory, setup = _directory(run), run.setup
         examples, sources = fingerprint(setup.dataset.train), source_files.digests()
@@ -40,7 +38,7 @@ class RunRecord:
         directory.write("dataset.json", {**run.description, "fingerprint": examples})
         name = "resumed" if event.resumed else "started"
         directory.record(name, event.step, **run.where(), **facts)
-        directory.write("sources.json", sources)  # last: a kill before it loses no event
+        directory.write("sources.json", sources)  # last, so that an earlier kill loses no event
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Writes how the run ended."""
@@ -56,8 +54,8 @@ class RunRecord:
 
 
 def _changed_examples(directory: RunDirectory, dataset: str, now: str) -> dict[str, list[object]]:
-    """Returns the fingerprints of the examples that the run was trained on and of the present ones,
-    with a warning if they differ.
+    """Returns the fingerprint of the examples on which the run was trained and the fingerprint of
+    the present examples, with a warning if they differ.
     """
     with contextlib.suppress(ConfigError):  # no file has the former fingerprint
         before = directory.read("dataset.json").get("fingerprint")

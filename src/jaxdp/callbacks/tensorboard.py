@@ -13,8 +13,8 @@ from jaxdp.errors import ConfigError
 
 @register("tensorboard")
 class TensorBoard:
-    """Writes in this thread: the thread of `SummaryWriter` dies of a full disk, after which
-    `add_scalar` waits forever.
+    """Writes in this thread, because a full disk ends the thread of `SummaryWriter`, and
+    `add_scalar` then waits forever.
     """
 
     only_reports = True
@@ -35,12 +35,12 @@ class TensorBoard:
 
         self._library = tensorboardX
         self._writer = tensorboardX.event_file_writer.EventsWriter(str(directory / "events"))
-        if resumed:  # what it has of later steps is no longer shown
+        if resumed:  # hides its events of later steps
             log = self._library.proto.event_pb2.SessionLog
             self._add(event.step + 1, session_log=log(status=log.START))
 
     def on_log(self, run: Run, event: Logged) -> None:
-        """Adds a row; a list becomes a curve for each of its numbers."""
+        """Adds a row. A list becomes a curve for each of its numbers."""
         for name, value in metrics_of(event.row).items():
             self._add(event.row["step"], summary=self._library.summary.scalar(name, value))
         self._writer.flush()

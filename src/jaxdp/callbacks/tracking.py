@@ -1,4 +1,4 @@
-"""Flat names of metrics, settings, and identifiers that a run keeps, for all loggers."""
+"""Provides flat names of metrics, settings, and stored run identifiers, for all loggers."""
 
 import importlib
 from typing import Any, cast
@@ -34,8 +34,8 @@ def settings_of(run: Run) -> dict[str, Any]:
 class Tracker:
     """Logs a run to a tracker; a subclass begins runs with the tracker's package.
 
-    A run with a run directory keeps its identifier at the tracker there, in `PACKAGE-id.txt`: what
-    resumes it continues the tracker's run.
+    A run with a run directory keeps its identifier at the tracker in `PACKAGE-id.txt`, so that a
+    resumed run continues the tracker's run.
 
     Raises:
         ConfigError: if the package is not installed.

@@ -12,12 +12,12 @@ from jaxdp.callbacks.tracking import Tracker, metrics_of, settings_of
 class WandB(Tracker):
     """Logs settings, rows, the images drawn at the end and the summary.
 
-    Where and whether online, W&B's own variables say.
+    W&B's own variables determine where it logs and whether it is online.
 
     Args:
         project: W&B project.
-        name: of the W&B run; by default the run directory's.
-        mode: `online`, `offline` or `disabled`; by default what `WANDB_MODE` says.
+        name: name of the W&B run; by default the name of the run directory.
+        mode: `online`, `offline` or `disabled`; by default the value of `WANDB_MODE`.
     """
 
     package = "wandb"
@@ -43,7 +43,7 @@ class WandB(Tracker):
         return self._run.id
 
     def on_log(self, run: Run, event: Logged) -> None:
-        """Logs a row at its step; W&B takes no steps that lie before one it has seen."""
+        """Logs a row at its step. W&B ignores steps before a step that it has seen."""
         self._run.log(metrics_of(event.row), step=event.row["step"])
 
     def on_end(self, run: Run, event: Ended) -> None:

@@ -1,6 +1,6 @@
-"""Ends a run that no longer moves, and names the process that the others wait for.
+"""Ends a run that makes no progress, and names the process that the others wait for.
 
-A thread looks once a second. If nothing was done for too long, it writes the position of each
+A thread checks once a second. If there was no progress for too long, it writes the stack of each
 thread of this process to `hang-PROCESS.txt` in the run directory. Then it names the processes that
 are behind, and ends this one. It also sees when another process has left.
 
@@ -24,21 +24,22 @@ from jaxdp.rundir.write import no_link
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.running_time import running_seconds
 
-# By default a step may take so many times the median of the last ones, and so many seconds at
-# least: a slow disk is no hang.
+# By default, a step may take this multiple of the median of the last steps, and at least this
+# number of seconds, because a slow disk is not a hang.
 PATIENCE, MIN_TIMEOUT_SECONDS = 30, 300.0
 _LOOK_SECONDS = 1.0
 
 
 class Watchdog:
-    """Ends the process (`os._exit`) when it hangs. Commands have one, other programs on request.
+    """Ends the process (`os._exit`) when it hangs. Commands have a watchdog, and other programs
+    have one on request.
 
     Args:
         group: the processes of the run.
         timeout_seconds: None for the default, a multiple of the median step.
 
     Attributes:
-        folder: where to write, if it comes to that.
+        folder: where to write if the process hangs.
     """
 
     every_process = True
@@ -65,19 +66,19 @@ class Watchdog:
             self._thread.join()
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Learns where to write."""
+        """Sets the folder to which to write."""
         self.folder = run.folder or self.folder
 
     def on_activity(self, run: Run, event: Activity) -> None:
-        """Takes a sign of life."""
+        """Records a sign of life."""
         self.note(event.name, event.step, limited=event.limited)
 
     def note(self, activity: str, step: int, *, limited: bool = True) -> None:
-        """Notes what this process does from now on, which is a sign of life.
+        """Records the new work of this process, which is a sign of life.
 
         Args:
-            step: the last one that was dispatched.
-            limited: whether it may only last as long as a step, unlike compiling or saving.
+            step: the last step that was dispatched.
+            limited: whether the work may last only as long as a step, unlike compiling or saving.
         """
         now = running_seconds()
         if step > self._step:
@@ -89,7 +90,7 @@ class Watchdog:
 
     @property
     def timeout_seconds(self) -> float:
-        """The longest time without any sign of life, as of now."""
+        """The longest time that is currently allowed without a sign of life."""
         if self._given is not None:
             return self._given
         durations = list(self._durations)
@@ -99,7 +100,7 @@ class Watchdog:
 
     def _look(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
-            # The coordinator is gone: the runtime says so in its own time.
+            # The coordinator is gone, and the runtime will report it.
             with contextlib.suppress(Exception):
                 self._look_at_others()
             waited = running_seconds() - self._since
@@ -133,17 +134,17 @@ class Watchdog:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
             if hangs and self._group.count > 1:
-                time.sleep(2 * _LOOK_SECONDS)  # the others also write down their positions
+                time.sleep(2 * _LOOK_SECONDS)  # the other processes also write their stacks
         finally:
             self._group.leave(code or 1)
 
     def _behind(self) -> str:
-        """Names the processes that the others wait for: those that dispatched the fewest steps."""
+        """Names the processes that the others wait for, which dispatched the fewest steps."""
         try:
             found = {
                 index: json.loads(text) for index, text in self._group.get_all("progress").items()
             }
-        except Exception:  # the coordinator is gone; this process must still say where it hangs
+        except Exception:  # the coordinator is gone; this process must still report where it hangs
             return ""
         found[self._group.index] = self._progress
         steps = [progress["step"] for progress in found.values()]

@@ -1,5 +1,5 @@
-"""Plugins: the user's own files and modules, which register models, datasets, tasks, strategies and
-callbacks.
+"""Imports plugins, the user's own files and modules that register models, datasets, tasks,
+strategies and callbacks.
 """
 
 import contextlib
@@ -17,22 +17,22 @@ from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import import_problem, registering_modules, registries
 from jaxdp.text.parsing import resolved
 
-_executed: dict[str, str] = {}  # by a plugin's module name: its file's digest at the import
+_executed: dict[str, str] = {}  # digest of a plugin's file at its import, by the name of its module
 
 
 def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
-    """Imports what `--plugins` names, so that its decorators run.
+    """Imports the plugins that `--plugins` names, so that their decorators run.
 
-    Skips the running script and what is imported already.
+    Skips the running script and modules that are already imported.
 
     Args:
         plugins: dotted names of modules, and files that end in `.py`, relative to the working
             directory.
-        reload: whether to import a file anew that has changed since it was imported. Only a new
-            trainer or a loaded run may do that: a run that is under way keeps its code.
+        reload: whether to import a file again that has changed since its import. Only a new trainer
+            or a loaded run may do so, because a run in progress keeps its code.
 
     Raises:
-        ConfigError: for the first one that cannot be imported.
+        ConfigError: for the first plugin that cannot be imported.
     """
     for word in plugins:
         path, is_file = _path(word), word.endswith(".py")
@@ -52,19 +52,20 @@ def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
 
 
 def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) -> tuple[str, ...]:
-    """Imports the plugins that a command names for a run, and returns these and the run's plugins
-    that are imported already.
+    """Imports the plugins that a command names for a run. Returns these plugins and the plugins of
+    the run that are already imported.
 
-    Plugins that only the folder of a run names are not imported: they are code of the folder's
-    author.
+    Does not import plugins that only the folder of a run names, because they are code of the
+    folder's author.
 
     Args:
-        stored: what the folder names.
-        named: what the command or the program names. A file counts by its name, wherever it is now.
+        stored: the plugins that the folder names.
+        named: the plugins that the command or the program names. A file matches by its name,
+            wherever it is now.
         folder: of the run.
 
     Raises:
-        ConfigError: for a plugin that only the folder names; it says what to add.
+        ConfigError: for a plugin that only the folder names. The error says what to add.
     """
     load_plugins(named, reload=True)
     names = {pathlib.PurePath(word).name for word in named}
@@ -82,8 +83,8 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
 
 
 def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the plugins and, if the running script registered something, that script, which other
-    commands will need as well.
+    """Returns the plugins and, if the running script registered an entry, also this script, which
+    other commands will require.
     """
     module, file = _main()
     in_notebook = module is None and file is None
@@ -113,7 +114,7 @@ def _is_script(word: str) -> bool:
 def _is_imported(word: str) -> bool:
     if _is_script(word) or not word.endswith(".py"):
         return _is_script(word) or word in sys.modules
-    # Some programs put other things than modules there.
+    # Some programs put objects there that are not modules.
     attributes = [getattr(module, "__dict__", {}) for module in list[Any](sys.modules.values())]
     return str(_path(word)) in [each.get("__file__") for each in attributes]
 
@@ -121,8 +122,8 @@ def _is_imported(word: str) -> bool:
 def _import_file(path: pathlib.Path, *, reload: bool) -> None:
     """Imports a file under its path as the module's name, so that it shadows no other module.
 
-    Like a script, the file can import its neighbours. If a second import fails, the module and the
-    entries of the first one stay.
+    Like a script, the file can import files in its folder. If a second import fails, the module and
+    the entries of the first import stay.
     """
     name, content = str(path), path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -139,7 +140,8 @@ def _import_file(path: pathlib.Path, *, reload: bool) -> None:
         with contextlib.ExitStack() as stack:
             for registry in registries:
                 stack.enter_context(registry.renewing(name))
-            # The module's loader compares times in seconds: it would miss an edit within one.
+            # The module's loader compares times in seconds, so it would miss an edit within a
+            # second.
             exec(compile(content, name, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]

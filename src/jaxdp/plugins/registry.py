@@ -37,8 +37,8 @@ _distributions_are_loaded = False
 def check_keywords(
     field: str, function: Callable[..., Any], keywords: Mapping[str, Any], reserved: tuple[str, ...]
 ) -> None:
-    """Raises ConfigError for a keyword that `function` does not take, or a value of another type
-    than its default.
+    """Raises ConfigError for a keyword that `function` does not accept, or for a value of another
+    type than the default.
 
     Args:
         field: name of the setting that the keywords came from.
@@ -63,18 +63,18 @@ def check_keywords(
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind, found in the modules of one or more packages.
+    """Named entries of one type, found in the modules of one or more packages.
 
     Args:
         field: the setting that names them, for error messages.
-        packages: their modules are imported at the first lookup, so that their decorators run; then
-            the modules of the entry points.
+        packages: packages with modules that the first lookup imports, so that their decorators run.
+            The modules of the entry points follow.
     """
 
     def __init__(self, field: str, *packages: str) -> None:
         self._field, self._packages = field, packages
         self._entries: dict[str, T] = {}
-        # File or module, and the thing's own name in it.
+        # File or module, and the entry's own name in it.
         self._origins: dict[str, tuple[str, str]] = {}
         self._loaded = False
         registries.append(self)
@@ -83,8 +83,8 @@ class Registry(Generic[T]):
         """Decorator that registers an entry under `name` and returns it unchanged.
 
         Raises:
-            ConfigError: if the name is taken. The same entry may come again, from a notebook's cell
-                that is run twice.
+            ConfigError: if the name is taken. The same entry may be registered again, by a notebook
+                cell that runs twice.
         """
 
         def add(entry: Entry) -> Entry:
@@ -115,7 +115,7 @@ class Registry(Generic[T]):
 
     @contextlib.contextmanager
     def renewing(self, file: str) -> Generator[None]:
-        """Removes what a file has registered. If the block fails, all is registered as before."""
+        """Removes the entries that a file has registered. If the block fails, restores them."""
         entries, origins = self._entries, self._origins
         self._origins = {name: origin for name, origin in origins.items() if origin[0] != file}
         self._entries = {name: entries[name] for name in self._origins}
@@ -126,8 +126,8 @@ class Registry(Generic[T]):
             raise
 
     def class_named(self, name: str) -> Any:
-        """Returns the entry that is a class of this name: the `__getattr__` of a package that its
-        own files import.
+        """Returns the entry that is a class with this name, for the `__getattr__` of a package that
+        its own files import.
         """
         # Files have names in lower case.
         for entry in self.entries().values() if name[0].isupper() else ():
@@ -136,7 +136,7 @@ class Registry(Generic[T]):
         raise AttributeError(f"{self._packages[0]} has no attribute {name!r}")
 
     def __getitem__(self, name: str) -> T:
-        """Raises ConfigError, which suggests the nearest name, if there is no such entry."""
+        """Raises ConfigError, which suggests the nearest name, if the entry does not exist."""
         entries = self.entries()
         if name not in entries:
             raise ConfigError(self._field, name, f"unknown {self._field}; {nearest(name, entries)}")
@@ -148,7 +148,7 @@ def _load_distributions() -> None:
     global _distributions_are_loaded
     if _distributions_are_loaded:
         return
-    _distributions_are_loaded = True  # first, since a plugin may look something up
+    _distributions_are_loaded = True  # first, because a plugin may look up an entry
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
@@ -159,12 +159,12 @@ def _load_distributions() -> None:
 
 
 def import_problem(error: Exception) -> str:
-    """Returns in one line what went wrong in an import, with file and line."""
+    """Returns one line with the error of an import, its file and its line."""
     text = one_line(error)
     if isinstance(error, ConfigError):
         return text
     frames = traceback.extract_tb(error.__traceback__)
-    # Neither the import system nor what called it here.
+    # Skips the import system and its caller in this file.
     own = os.path.dirname(__file__)
     frames = [
         frame

@@ -1,5 +1,5 @@
-"""Provides the tasks, one file each: a task turns a model's outputs and a batch into a loss and
-metrics; it knows no device.
+"""Provides the tasks, one file each. A task computes a loss and metrics from a model's outputs and
+a batch. It does not depend on devices.
 
 task = tasks.create("segmentation", num_classes=2, loss="dice")
 task = tasks.Segmentation(2, loss="dice")

@@ -29,10 +29,10 @@ class Classification(Task):
             Source: Szegedy et al. 2016, section 7.
         class_weights: weight of each class in the training loss. The mean over the global batch is
             sum(weight * loss) / sum(weight), as in PyTorch's
-            `CrossEntropyLoss(weight, label_smoothing=...)`: with smoothing each class's share of
-            the target has the class's weight, and the divisor sums the weights of the labels. Where
-            images are mixed, so are the weights in the divisor. The reported `loss` is computed
-            without them.
+            `CrossEntropyLoss(weight, label_smoothing=...)`. With smoothing, each class's share of
+            the target has the class's weight, and the divisor sums the weights of the labels. If
+            images are mixed, the weights in the divisor are mixed in the same proportion. The
+            reported `loss` is computed without weights.
 
     Raises:
         ConfigError: for a value out of range.
@@ -53,7 +53,7 @@ class Classification(Task):
     def losses(self, outputs: Logits, batch: Batch) -> Losses:
         """Returns the training loss of each example.
 
-        Where images are mixed, so are labels (Zhang et al. 2018, section 2).
+        If images are mixed, labels are mixed in the same proportion (Zhang et al. 2018, section 2).
         """
         targets = optax.smooth_labels(self._targets(outputs, batch), self.label_smoothing)
         if self.class_weights:
@@ -61,7 +61,9 @@ class Classification(Task):
         return optax.softmax_cross_entropy(outputs, targets)
 
     def divisors(self, outputs: Logits, batch: Batch) -> Losses:
-        """Returns the class weight of each example; their mean divides the mean loss."""
+        """Returns the class weight of each example. The mean of the weights divides the mean
+        loss.
+        """
         if not self.class_weights:
             return jnp.ones(len(outputs))
         return self._targets(outputs, batch) @ jnp.asarray(self.class_weights, jnp.float32)
@@ -85,7 +87,7 @@ class Classification(Task):
             "examples": jnp.sum(weights),
         }
         if self.num_classes > TOP:
-            # Counts larger logits, rather than sorts. An equal logit of a lower class also counts,
+            # Counts larger logits instead of sorting. An equal logit of a lower class also counts,
             # as in argmax.
             own = jnp.take_along_axis(outputs, labels[:, None], -1)
             is_lower = jnp.arange(self.num_classes) < labels[:, None]

@@ -1,6 +1,4 @@
-"""Scores objects: how many of those in a mask were found, as the Data Science Bowl of 2018
-counted.
-"""
+"""Scores predicted objects against the objects of a mask, as in the 2018 Data Science Bowl."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +8,8 @@ from jaxtyping import Integer
 
 from jaxdp.tasks.task import ratio
 
-# The intersection over union above which a predicted object is a true one, in twentieths, which
-# compare exactly: 0.5 to 0.95.
+# Thresholds of the intersection over union, above which a predicted object is true: 0.5 to 0.95, in
+# twentieths, which compare exactly.
 THRESHOLDS = range(10, 20)
 
 
@@ -21,8 +19,8 @@ def sums(
     """Returns counts of the objects in one image, which add up over images: `objects`,
     `predicted_objects`, `true_objects` (10,).
 
-    A predicted object is a true one if its intersection over union (IoU) with an object is above
-    the threshold; above 0.5 each is so with at most one.
+    A predicted object is true if its intersection over union (IoU) with an object is above the
+    threshold. Above 0.5, a predicted object matches at most one object.
 
     Args:
         actual: numbers of the objects, 0 for background.
@@ -50,12 +48,12 @@ def sums(
 def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
     """Returns `f1`, at an IoU above 0.5, and `average_precision`.
 
-    Nothing where there are no objects, nor predicted ones.
+    Returns no metrics if there are neither objects nor predicted objects.
 
     Source: Caicedo et al., Nucleus segmentation across imaging experiments: the 2018 Data Science
-    Bowl, 2019, for both; the average precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55,
-    ... 0.95, averaged over these. There it is also averaged over images; here counts are summed
-    over images first, so that an image of few objects does not weigh as much as an image of many.
+    Bowl, 2019, for both. The average precision is the mean of TP / (TP + FP + FN) over the
+    thresholds 0.5, 0.55, ... 0.95. The paper also averages over images. This function sums counts
+    over images first, so that an image of few objects weighs less than an image of many objects.
     """
     both = sums.get("objects", 0.0) + sums.get("predicted_objects", 0.0)
     if not both:

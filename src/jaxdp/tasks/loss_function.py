@@ -14,7 +14,7 @@ from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio
 from jaxdp.text.messages import nearest
 
 LossFunction = Callable[[Array, Array], Any]
-_EXTRA = "of_loss/"  # before the name of a value that the function returns with its losses
+_EXTRA = "of_loss/"  # prefix of a value that the function returns with its losses
 
 
 def from_loss(
@@ -28,26 +28,26 @@ def from_loss(
     """Makes a task of a loss function, e.g. `optax.softmax_cross_entropy_with_integer_labels`.
 
     The metrics are `loss` and, for classification, `accuracy`. With validation data and a run
-    directory, the state with the lowest validation `loss` is the result, otherwise the last one.
+    directory, the result is the state with the lowest validation `loss`. Otherwise it is the last
+    state.
 
     Args:
-        function: (outputs, targets) -> losses (batch, ...), in JAX; or a pair of these and a dict
-            of other values (batch, ...): their means over the examples are metrics. Losses with
-            more dims than one, such as one per pixel, are averaged per example. Targets are int32
-            labels (batch,), int32 masks (batch, height, width) or float32 images with values of 0
-            to 1 (batch, height, width, channels), as `kind` says; masks and images are cropped to
-            the outputs,
-            which unpadded convolutions make smaller. Where images are mixed, their labels' losses
-            are mixed in the same proportion.
-        kind: `classification`, `segmentation` or `regression`: which datasets and models the task
-            fits.
+        function: (outputs, targets) -> losses (batch, ...), in JAX; or a pair of losses and a dict
+            of other values (batch, ...). The means of these values over the examples are metrics.
+            Losses with more dims than one, such as one per pixel, are averaged per example. Targets
+            are int32 labels (batch,), int32 masks (batch, height, width) or float32 images with
+            values of 0 to 1 (batch, height, width, channels), according to `kind`. Masks and images
+            are cropped to the outputs, which unpadded convolutions make smaller. If images are
+            mixed, the losses of their labels are mixed in the same proportion.
+        kind: `classification`, `segmentation` or `regression`, which determines the datasets and
+            models that suit the task.
         num_classes: number of outputs of a model for this task.
         class_names: one per class; by default the classes are counted from "0".
         name: the task's name; by default the function's.
 
     Raises:
-        ConfigError: for an unknown kind or a number of classes below 1; and from the task, while a
-            step is traced, if the function does not return losses per example.
+        ConfigError: for an unknown kind or a number of classes below 1. While a step is traced, the
+            task raises it if the function does not return losses per example.
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
@@ -103,7 +103,7 @@ class LossTask(Task):
         return super().metrics(sums) | extra
 
     def _per_example(self, outputs: Array, targets: Array) -> dict[str, Losses]:
-        """Returns the losses, and what the function returns with them."""
+        """Returns the losses, and the other values that the function returns."""
         if self.kind != "classification":
             targets = center_crop(targets, outputs.shape[1:3])
         returned = self.function(outputs, targets)

@@ -38,13 +38,13 @@ class Segmentation(Task):
 
     Intersection over union (IoU) and Dice per class, and pixel accuracy.
 
-    The metrics cover the whole set: pixels are counted over all images first, so that an image
-    without a class does not weigh as much as an image full of it. `iou` and `dice` are means over
-    the classes that occur. With instance labels, the sums may count the instances that were found,
-    and then `f1` and `average_precision` are among the metrics (`tasks.instances`).
+    The metrics cover the whole set. Pixels are counted over all images first, so that an image
+    without a class weighs less than an image full of the class. `iou` and `dice` are means over the
+    classes that occur. With instance labels, the sums may count the instances that were found, and
+    then `f1` and `average_precision` are among the metrics (`tasks.instances`).
 
-    A batch with `border_weights` (batch, height, width) has them added to the class weight of each
-    pixel: the two terms of equation 2 of the U-Net paper.
+    If a batch has `border_weights` (batch, height, width), they are added to the class weight of
+    each pixel. The sum has the two terms of equation 2 of the U-Net paper.
 
     Attributes:
         num_classes: number of logits per pixel.
@@ -53,14 +53,14 @@ class Segmentation(Task):
             classes of an image; Milletari et al. 2016, section 3, without squares) or
             `cross_entropy+dice`, their sum.
         class_weights: weight of each class in the cross-entropy of the training loss, which is then
-            a weighted mean; the reported `loss` is computed without them.
-        weighted_over: which pixels share the divisor of that mean, the sum of their weights: the
-            pixels of an `image`, or of the whole `batch`, as in PyTorch's
+            a weighted mean. The reported `loss` is computed without weights.
+        weighted_over: which pixels share the divisor of the weighted mean, the sum of their
+            weights. They are the pixels of an `image`, or of the whole `batch`, as in PyTorch's
             `CrossEntropyLoss(weight)`. A loss with `dice` is a loss of images and accepts only
             `image`.
-        ignore_label: pixels of this value count in no loss and no metric, nor do those of 255, as
-            which images are padded. An image without a pixel that counts has no loss, and is not
-            among the images that the mean loss is over.
+        ignore_label: pixels with this value count in no loss and no metric. Pixels with the value
+            255, which is the padding of masks, do not count either. An image without any pixel that
+            counts has no loss, and is excluded from the mean loss.
 
     Raises:
         ConfigError: for an unknown loss, or weights that do not fit the classes.
@@ -90,8 +90,8 @@ class Segmentation(Task):
         return self._loss(outputs, masks, counted, weights)
 
     def divisors(self, outputs: Logits, batch: Batch) -> Losses:
-        """Returns the mean weight of each image's pixels, where the batch shares the divisor of the
-        loss, and otherwise 1, or 0 for an image without a pixel that counts.
+        """Returns the mean weight of each image's pixels if the batch shares the divisor of the
+        loss. Otherwise returns 1, or 0 for an image without any pixel that counts.
         """
         _, counted, weights = self._targets(outputs, batch)
         if not self._pools:
@@ -105,8 +105,8 @@ class Segmentation(Task):
     def _targets(
         self, outputs: Array, batch: Batch
     ) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"], Float[Array, "batch h w"]]:
-        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, which
-        pixels count, and their weights in the training loss.
+        """Returns masks cropped to the outputs, which unpadded convolutions make smaller; which
+        pixels count; and their weights in the training loss.
         """
         masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
         counted = (masks != self.ignore_label) & (masks != IGNORE_LABEL)
@@ -139,7 +139,7 @@ class Segmentation(Task):
         }
 
     def metrics(self, sums: Sums) -> dict[str, float]:
-        """Divides the sums, and returns the metrics; none where no pixel counts."""
+        """Divides the sums, and returns the metrics, or no metrics if no pixel counts."""
         intersection, actual, predicted = (
             np.asarray(sums[name]) for name in ("intersection", "actual", "predicted")
         )
@@ -163,7 +163,7 @@ class Segmentation(Task):
         return metrics
 
     def _loss(self, outputs: Array, masks: Array, counted: Array, weights: Array) -> Losses:
-        """Returns the loss of each image; its pixels have these weights in the cross-entropy."""
+        """Returns the loss of each image. Its pixels have these weights in the cross-entropy."""
         loss = jnp.zeros(len(outputs))
         if "cross_entropy" in self.loss:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
@@ -179,8 +179,8 @@ class Segmentation(Task):
         actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
         intersection = jnp.sum(probabilities * actual, (1, 2))
         both = jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2))
-        # One more pixel of each: a class that is neither present nor predicted scores 1, and
-        # nothing is divided by 0.
+        # Adds one pixel to each count, so that a class that is neither present nor predicted scores
+        # 1, and no count is divided by 0.
         dice = (2 * intersection + 1) / (both + 1)
         return 1 - jnp.mean(dice, -1)
 

@@ -26,22 +26,22 @@ Sums = Mapping[str, Any]
 class Task:
     """A loss and its metrics: the base class of all tasks.
 
-    A task returns sums, not means: sums add up over devices, processes and batches, and are divided
-    once, at the end. A task of your own has at least `name`, `best_metric`, `losses` and `sums`.
+    A task returns sums instead of means. Sums add up over devices, processes and batches, and are
+    divided once, at the end. Your own task has at least `name`, `best_metric`, `losses` and `sums`.
 
     Attributes:
         num_classes: number of outputs of a model: classes or channels.
         class_names: one per class; by default the classes are counted from "0".
         name: as in summary.json.
         best_metric: the metric by which checkpoints are ranked, and whether larger is better.
-        kind: `classification`, `segmentation` or `regression`: models and datasets of this kind
-            also serve this task.
-        target: the field of a batch that it learns from; empty for the field of its kind. Otherwise
-            `Dataset.targets` declares it.
-        means: metrics that are means over the examples, and the sums that they are made from.
+        kind: `classification`, `segmentation` or `regression`. Models and datasets for this kind of
+            task also suit this task.
+        target: the field of a batch that the task learns from, which `Dataset.targets` declares;
+            empty for the field of its kind.
+        means: metrics that are means over the examples, and the sums from which they are computed.
 
     Raises:
-        ConfigError: if `num_classes` is no whole number of at least 1.
+        ConfigError: if `num_classes` is not a whole number of at least 1.
     """
 
     num_classes: int
@@ -68,8 +68,8 @@ class Task:
         raise NotImplementedError
 
     def divisors(self, outputs: Array, batch: Batch) -> Losses:
-        """Returns one number per example: their sum over the global batch divides the sum of
-        `losses`, whatever devices and microbatches compute it.
+        """Returns one number per example. The sum of these numbers over the global batch divides
+        the sum of `losses`, on any devices and in any microbatches.
         """
         return jnp.ones(len(outputs))
 
@@ -79,10 +79,11 @@ class Task:
         Args:
             outputs: of the model.
             batch: fields of the examples, e.g. `labels`, and `weights`, 0 for padding.
-            training: whether the step trains; then sums that take long may be left out.
+            training: whether the step trains. In training, a task may leave out sums that take long
+                to compute.
 
         Returns:
-            Numbers or arrays by name; among them `loss` and `examples`, the sum of the weights.
+            Numbers or arrays by name, including `loss` and `examples`, the sum of the weights.
         """
         raise NotImplementedError
 
@@ -98,7 +99,9 @@ class Task:
         }
 
     def probabilities(self, outputs: Array) -> Array:
-        """Returns what predictions are made from; for regression they are the outputs."""
+        """Returns the values from which predictions are made, which are the outputs for
+        regression.
+        """
         return jax.nn.softmax(outputs)
 
 
@@ -120,7 +123,7 @@ def class_of(name: str) -> type[Task]:
 
 
 def kind_of(name: str) -> str:
-    """Returns which of the three built-in tasks a task is, or resembles."""
+    """Returns the built-in task that a task is, or resembles."""
     return class_of(name).kind
 
 
@@ -132,7 +135,7 @@ def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
         served: the tasks that the model serves.
 
     Returns:
-        Names of tasks; none if the model does not serve the requested one.
+        Names of tasks; empty if the model does not serve the requested task.
 
     Raises:
         ConfigError: for an unknown task.
@@ -157,7 +160,7 @@ def create(
         name: a registered name, e.g. `segmentation`.
         num_classes: number of outputs of a model for this task.
         class_names: one per class; by default the classes are counted from "0".
-        **kwargs: keywords of that task, e.g. `loss`.
+        **kwargs: keywords of the task, e.g. `loss`.
 
     Raises:
         ConfigError: for an unknown name or keyword, or a value that the task does not accept.
@@ -168,14 +171,14 @@ def create(
 
 
 def check_choice(keyword: str, value: str, choices: Sequence[str]) -> None:
-    """Raises ConfigError for a value of a task's keyword that is none of the choices."""
+    """Raises ConfigError if the value of a task's keyword is not among the choices."""
     if value not in choices:
         raise ConfigError("task_kwargs", {keyword: value}, nearest(value, list(choices)))
 
 
 def check_class_weights(weights: Any, num_classes: int) -> None:
-    """Raises ConfigError for weights that are neither none nor one number of at least 0 per class,
-    not all 0.
+    """Raises ConfigError unless the weights are empty or have one number of at least 0 per class,
+    with at least one above 0.
     """
     shown: dict[str, Any] = {"class_weights": weights}
     given: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
@@ -191,6 +194,6 @@ def check_class_weights(weights: Any, num_classes: int) -> None:
 
 
 def ratio(part: Any, whole: Any) -> Any:
-    """Returns part / whole as float64, and 0 where nothing was counted."""
+    """Returns part / whole as float64, and 0 where the whole is 0."""
     whole = np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
