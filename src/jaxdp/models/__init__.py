@@ -1,4 +1,4 @@
-"""Provides the models, one file per family: by name with `create`, or as classes.
+"""Provides the models, one file per family, by name with `create` or as classes.
 
 model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20)
 model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)

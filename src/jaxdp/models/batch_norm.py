@@ -17,9 +17,10 @@ Moments = tuple[Float[Array, "groups features"], Float[Array, "groups features"]
 class BatchNorm(nnx.Module):
     """Normalizes each channel by the mean and variance of the examples that share statistics.
 
-    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a
-    whole model at once. Statistics are computed in float32 or wider, and kept in float32. The
-    running variance averages biased variances; PyTorch averages unbiased ones.
+    The model does not determine which examples share statistics. `set_batch_norm` sets it from
+    outside, for a whole model at once. Statistics are computed in at least float32, and stored in
+    float32. The running variance averages biased variances, whereas PyTorch averages unbiased
+    variances.
 
     Args:
         features: number of channels.
@@ -79,12 +80,12 @@ class BatchNorm(nnx.Module):
     ) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
             new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
-            # Not running[...]: that compares shardings, and to say that a traced array has none JAX
-            # looks through the whole trace.
+            # Not running[...], which compares shardings. To find that a traced array has no
+            # sharding, JAX searches the whole trace.
             running.set_value(new.astype(running[...].dtype))
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
-        # One multiply and one add per element: everything else is per channel.
+        # One multiplication and one addition per element. All other operations are per channel.
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
         offset = self.bias[...] - mean * factor
         return (x * factor + offset).astype(self.dtype)
@@ -99,17 +100,17 @@ def set_batch_norm(model: nnx.Module, *, group_size: int | None, combine: Combin
     """Sets which examples share statistics, for all batch norms of a model.
 
     Args:
-        model: the model; other layers stay as they are.
+        model: the model. Other layers do not change.
         group_size: examples per group; None for all examples of a call.
-        combine: returns, for each group of a call, the statistics of the larger group that it is a
-            part of; None where the groups of a call are whole.
+        combine: returns, for each group of a call, the statistics of the larger group that contains
+            it; None if the groups of a call are whole.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
             module.group_size, module.combine = group_size, combine
 
 
-# The type of `jax.custom_vjp` hides what it returns.
+# The type of `jax.custom_vjp` hides the type of its result.
 _custom_vjp: Any = functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 
 
@@ -118,13 +119,13 @@ def moments(x: Float[Array, "groups batch *space features"], rounded: bool = Fal
     """Returns the mean and the biased variance of each group's channels.
 
     JAX's own derivative of `jnp.var` keeps the differences from the mean, an array as large as `x`,
-    for the backward pass, and passes over it several more times: without it a step of PyramidNet
-    moves a fifth fewer bytes through memory.
+    for the backward pass, and passes over it several more times. Without this array, a step of
+    PyramidNet moves a fifth fewer bytes through memory.
 
     Args:
-        x: float32 or wider.
-        rounded: whether `x` was bfloat16. Then accelerators compute both in one pass, which joins
-            the operation that computes `x`.
+        x: at least float32.
+        rounded: whether `x` was bfloat16. Accelerators then compute both in one pass, which XLA
+            fuses into the operation that computes `x`.
     """
     return (
         jax.lax.platform_dependent(x, cpu=two_passes, default=one_pass)
@@ -134,8 +135,8 @@ def moments(x: Float[Array, "groups batch *space features"], rounded: bool = Fal
 
 
 def two_passes(x: Array) -> Moments:
-    """Returns the mean, and then the mean of the squared differences from it: they survive a mean
-    of any size.
+    """Returns the mean, and the mean of the squared differences from it, which are accurate for a
+    mean of any size.
     """
     mean = jnp.mean(x, range(1, x.ndim - 1))
     return mean, jnp.mean(jnp.square(x - per_group(mean, x)), range(1, x.ndim - 1))
@@ -164,8 +165,8 @@ def _moments_backward(
     (x, mean), (of_mean, of_var) = kept, cotangents
     count = x.size // mean.size
     slope = 2 * of_var / count
-    # Not slope * (x - mean): XLA would compute these differences in the forward pass, and keep
-    # them.
+    # Not slope * (x - mean), because XLA would compute these differences in the forward pass and
+    # keep them.
     return (x * per_group(slope, x) + per_group(of_mean / count - slope * mean, x),)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp.models import layers, registry, resampling
 
-# The dense layers see 4x4 positions, whatever size the images have.
+# The dense layers get 4x4 positions for images of any size.
 _POSITIONS = 4
 
 
@@ -27,8 +27,8 @@ class CNN(nnx.Module):
         num_classes: number of logits.
         in_channels: channels of the images.
         rngs: source of the initial weights, and of dropout in calls without keys.
-        width: channels of the first of three convolutions; the others have twice and four times as
-            many.
+        width: channels of the first of three convolutions. The other two have twice and four times
+            as many channels.
         hidden: width of the dense layer before the logits.
         dropout: rate before each dense layer.
         dtype: format of the computation; parameters and logits are float32.

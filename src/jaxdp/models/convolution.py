@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxdp.models import winograd
 
-# With fewer of them Winograd's algorithm is slower for the output alone.
+# With fewer channels, Winograd's algorithm is slower if only the output is computed.
 _FEWEST_CHANNELS_FORWARD = 64
 
 
@@ -42,16 +42,18 @@ def convolve_nhwc(
 
 
 def convolve_nhwc_locally(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
-    """Convolves images as `convolve_nhwc` does with `local`: tiles of a large image rely on it."""
+    """Convolves images as `convolve_nhwc` does with `local`, on which tiles of a large image
+    rely.
+    """
     return convolve_nhwc(x, kernel, strides, padding, local=True)
 
 
 def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    """Convolves an image smaller than the window as one matrix product: most of each window would
-    lie in the padding.
+    """Convolves an image smaller than the window as one matrix product, because most of each window
+    would be padding.
 
-    XLA:CPU exchanges image and kernel then, and takes a second for a 2x2 map of 512 channels, where
-    this takes 7 ms.
+    For such an image, XLA:CPU exchanges image and kernel. It takes a second for a 2x2 map of 512
+    channels, and this function takes 7 ms.
     """
     sides = zip(x.shape[1:3], kernel.shape[:2], strides, padding, strict=True)
     rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
@@ -64,7 +66,7 @@ def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: 
 
 
 def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
-    """Returns which tap of the window at an output position lies on an input position: ones and
+    """Returns which tap of the window at an output position is at an input position, as ones and
     zeros (output, input, tap).
     """
     outputs = (size + before + after - window) // stride + 1
@@ -80,12 +82,12 @@ def convolve(
 ) -> Float[Array, "batch h w out"]:
     """Convolves images, and computes the gradients, in the form that is fastest on the platform.
 
-    For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms,
-    sums of branches) in the memory order of a transposed array; an optimization barrier makes it
-    read the values that exist already.
+    For the gradient of the kernel, XLA:CPU would recompute the inputs of that gradient (batch
+    norms, sums of branches) in the memory order of a transposed array. An optimization barrier
+    makes it read the values that already exist.
 
-    On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the
-    update, which then cannot write over the old parameters, and copies them.
+    On CUDA, the gradient has the layout of the kernel. XLA:GPU would propagate cuDNN's layout to
+    the update, which then could not overwrite the old parameters and would copy them.
     """
     if min(kernel.shape[2:]) < _FEWEST_CHANNELS_FORWARD:
         return plain(x, kernel, strides, padding)
@@ -94,8 +96,8 @@ def convolve(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve_locally(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    """Convolves images as `convolve` does, but by the plain operation unless it is differentiated:
-    no output then depends on a pixel outside its window.
+    """Convolves images as `convolve` does, but with the plain operation unless it is
+    differentiated. No output then depends on a pixel outside its window.
     """
     return plain(x, kernel, strides, padding)
 
@@ -155,11 +157,11 @@ convolve_locally.defvjp(_convolve_forward, _convolve_backward)
 
 @jax.custom_vjp
 def computed_once(x: Array) -> Array:
-    """Returns x; on a CPU it, and its gradient in a training step, are kept in memory.
+    """Returns x. On a CPU, x and its gradient in a training step are kept in memory.
 
     XLA:CPU would add up all residual branches before x again for every operation that reads x, and
-    in the gradient all branches after it: a step of PyramidNet 110 takes 1.4 times as long. With
-    jaxlib 0.10.2 processes ended at an evaluation where this was left out.
+    in the gradient all branches after x. A step of PyramidNet 110 then takes 1.4 times as long.
+    With jaxlib 0.10.2, processes ended at an evaluation if this function was left out.
     """
     return _keep(x)
 

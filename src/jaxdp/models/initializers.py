@@ -1,7 +1,7 @@
 """Provides the initializers of weights.
 
-Weights are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and
-each unit of a PyramidNet has shapes of its own (40 s for 110 layers).
+Weights are drawn with NumPy on the host. Drawing them with JAX would compile once per shape, and
+each unit of a PyramidNet has its own shapes (40 s for 110 layers).
 """
 
 from collections.abc import Callable

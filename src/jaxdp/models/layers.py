@@ -1,4 +1,6 @@
-"""Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
+"""Provides the layers that the models share. Arrays are NHWC, and layers do not depend on
+devices.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -29,16 +31,16 @@ def conv(  # noqa: PLR0913 - a layer's constructor
     dtype: Any,
     rngs: nnx.Rngs,
 ) -> nnx.Conv:
-    """Creates a square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads
-    one side at stride 2).
+    """Creates a square convolution with equal padding on both sides, as in PyTorch (Flax's SAME
+    pads one side at stride 2).
 
     Args:
         in_features: channels of the input.
         features: channels of the output.
         size: rows and columns of the kernel.
         stride: step in pixels along both sides.
-        padding: rows and columns of zeros on each side; None for as many as keep the size at stride
-            1.
+        padding: rows and columns of zeros on each side; None for the padding that keeps the size at
+            stride 1.
         bias: whether to add a bias; it starts at 0.
         local: whether evaluated outputs depend on no pixel outside their window, not even by
             rounding.
@@ -91,7 +93,7 @@ class ConvStack(nnx.Module):
 
 
 class ResidualUnit(nnx.Module):
-    """The convolutions of a residual unit, two 3x3 or the three of a bottleneck, and their norms.
+    """The convolutions of a residual unit (two 3x3, or three in a bottleneck) and their norms.
 
     A bottleneck has a 1x1, a 3x3, and a 1x1 to four times the width. The first 3x3 strides.
 
@@ -163,14 +165,14 @@ def set_remat(model: nnx.Module, remat: str) -> None:
 
     Args:
         model: a model that calls its blocks with `run_blocks`.
-        remat: `none`, or `blocks` for those inside each block.
+        remat: `none`, or `blocks` for the activations inside each block.
     """
     setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
 
 
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
-    """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat`
-    allows.
+    """Calls a model's blocks one after the other, and keeps the activations for the backward pass
+    that `set_remat` allows.
 
     Args:
         model: the model that `set_remat` was called with.
@@ -193,8 +195,8 @@ def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -
 class Stochastic(nnx.Module):
     """Base class of layers that draw random numbers per example.
 
-    In training a layer is called with one key per example, so that the numbers for an example
-    depend neither on its neighbours nor on the device. Called without keys, a layer draws them from
+    In training, a layer is called with one key per example, so that the numbers for an example
+    depend neither on other examples nor on the device. Called without keys, a layer draws them from
     the model's own `nnx.Rngs`, as NNX layers do.
 
     Args:
@@ -209,8 +211,8 @@ class Stochastic(nnx.Module):
         self.deterministic = False
 
     def keys(self, keys: Key[Array, "batch"] | None, batch: int) -> Key[Array, "batch"]:
-        """Returns this layer's key for each example, from the examples' keys or, where there are
-        none, from `nnx.Rngs`.
+        """Returns this layer's key for each example, from the examples' keys or, without these,
+        from `nnx.Rngs`.
         """
         if keys is None:
             return jax.random.split(self.rngs.dropout(), batch)
@@ -290,7 +292,7 @@ def shortcut(
     Source: Han et al. 2017, section 3.3; ceil mode as in the authors' code.
     """
     if stride == 2:
-        odd: Any = [(0, size % 2) for size in x.shape[1:3]]  # Flax's annotation knows only names
+        odd: Any = [(0, size % 2) for size in x.shape[1:3]]  # Flax's annotation allows only names
         # The counts are float32.
         x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False).astype(x.dtype)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))

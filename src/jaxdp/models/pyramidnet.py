@@ -30,8 +30,8 @@ class PyramidNet(nnx.Module):
         rngs: source of the initial weights, and of random numbers in calls without keys.
         depth: number of layers: 6n + 2 with basic units, 9n + 2 with bottlenecks; 50, 101, 152 or
             200 with the ImageNet stem.
-        alpha: number of channels that all units together add; with multiplicative growth the factor
-            by which they widen.
+        alpha: number of channels that all units add together; with multiplicative growth, the
+            factor by which they widen.
         bottleneck: whether units have 1x1, 3x3 and 1x1 convolutions (to four times the width)
             instead of two 3x3.
         growth: `additive` or `multiplicative`.

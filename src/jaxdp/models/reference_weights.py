@@ -1,6 +1,6 @@
 """Finds the place in a model of each array of a PyTorch model, by a table of names.
 
-PyTorch is not needed.
+It does not require PyTorch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +25,9 @@ _ARRAYS = {
     "mean": "running_mean",
     "var": "running_var",
 }
-# The order of PyTorch's dims that gives ours, by their number: (out, in, h, w) -> (h, w, in, out),
-# and the like. No dim is reversed: the kernel of our transposed convolution holds what each input
-# pixel adds to the output, as PyTorch's does.
+# The order of PyTorch's dims that gives our order, by the number of dims, such as (out, in, h, w)
+# -> (h, w, in, out). No dim is reversed, because the kernel of our transposed convolution holds the
+# contribution of each input pixel to the output, as in PyTorch.
 _AXES = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
 _TRANSPOSED_CONV = (2, 3, 0, 1)
 
@@ -62,7 +62,7 @@ def bare_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def in_our_order(array: np.ndarray, place: Place) -> np.ndarray:
     """Returns an array of a PyTorch state with its dims in our order.
 
-    An array with another number of dims stays as it is.
+    An array with another number of dims is returned unchanged.
     """
     if array.ndim != len(place.axes):
         return array
@@ -76,7 +76,7 @@ def reference_names(model: nnx.Module) -> Table:
     """Returns PyTorch's name of each weight and batch statistic of a model, with its place.
 
     Raises:
-        ConfigError: if no PyTorch model has been matched with this one.
+        ConfigError: if no PyTorch model has been matched with this model.
     """
     variables = _variables(model)
     table: Table = {}
@@ -109,7 +109,7 @@ def _modules(model: nnx.Module) -> Iterator[tuple[str, Path]]:
 def _residual_network(model: PyramidNet | ResNet) -> Iterator[tuple[str, Path]]:
     """Yields the names of torchvision's ResNets and of the PyramidNet authors' PyTorch code.
 
-    ResNets with three stages, which torchvision does not have, are named alike, to layer3.
+    ResNets with three stages, which torchvision does not have, use the same names, up to layer3.
     """
     yield "conv1", ("stem_conv",)
     yield "bn1", ("stem_norm",)

@@ -1,4 +1,4 @@
-"""The registry of models, how they are created by name, and checks of their keywords."""
+"""Registers models, creates them by name, and checks their keywords."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -14,9 +14,9 @@ from flax import nnx
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry, check_keywords
 
-# More than any network has, and few enough that its shapes are found in no time.
+# More than any network has, and few enough that its shapes are found quickly.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
-# Parameters of a constructor that a run decides: they are not the model's own configuration.
+# Parameters of a constructor that a run sets. They are not part of the model's own configuration.
 _OF_THE_RUN = ("rngs", "dtype", "num_classes", "in_channels")
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -47,8 +47,8 @@ def register(name: str) -> Callable[[Model], Model]:
 
 
 def _record_arguments(name: str, model_class: type[Any]) -> None:
-    """Makes a class note its name and the given keywords in the attribute `init_kwargs` of its
-    instances, but not of its subclasses' instances.
+    """Makes a class record its name and the given keywords in the attribute `init_kwargs` of its
+    instances, but not of instances of its subclasses.
     """
     initialize: Any = model_class.__init__
 
@@ -73,16 +73,16 @@ def constructor_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
     """Returns the registered name of a model's class and the keywords it was constructed with, for
     `models.create`.
 
-    Keywords that were left to their defaults are left out, and so are `rngs`, `dtype`,
-    `num_classes` and `in_channels`, which a run decides.
+    Keywords that were not given are left out, and so are `rngs`, `dtype`, `num_classes` and
+    `in_channels`, which a run sets.
 
     Args:
         model: a model as its constructor made it, or a copy of it.
 
     Returns:
         Name and keywords; None if the class is not registered, an argument was given without its
-        keyword, or a keyword is no plain YAML value: a number, a string, true, false, null, or a
-        list of these.
+        keyword, or the value of a keyword is not a plain YAML value (a number, a string, true,
+        false, null, or a list of these).
     """
     recorded = getattr(model, "init_kwargs", None)
     if recorded is None:
@@ -101,7 +101,7 @@ def factory(name: str) -> Any:
 
 
 def tasks_of(name: str) -> tuple[str, ...]:
-    """Returns the tasks that a model serves, the usual one first.
+    """Returns the tasks that a model supports, the usual task first.
 
     Raises:
         ConfigError: for an unknown name.
@@ -123,12 +123,12 @@ def create(
     A model with an output per pixel returns (batch, height, width, num_classes) instead.
 
     Args:
-        name: a registered name, e.g. `pyramidnet`, or what makes a model.
+        name: a registered name, e.g. `pyramidnet`, or a class or function that makes a model.
         num_classes: number of classes, or of output channels in regression.
         in_channels: number of channels of the images.
         rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are
             called without keys.
-        **kwargs: keywords of that model, e.g. `depth`; all models accept `dtype`, the format of the
+        **kwargs: keywords of the model, e.g. `depth`. All models accept `dtype`, the format of the
             computation.
 
     Raises:
@@ -142,7 +142,7 @@ def create(
 def parameter_count(model: nnx.Module) -> int:
     """Returns the number of trainable parameters of a model, without batch statistics.
 
-    Also of an `nnx.eval_shape` result.
+    The model may be a result of `nnx.eval_shape`.
     """
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 

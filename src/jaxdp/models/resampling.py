@@ -15,8 +15,8 @@ def max_pool(
 
     A side shorter than a window keeps its length.
 
-    Rows are pooled first, then columns, each as a maximum of strided slices: on CPU the gradient
-    takes a ninth of the time of Flax's pool. Among equal pixels the first gets the gradient, as in
+    Rows are pooled first, then columns, each as a maximum of strided slices. On a CPU, the gradient
+    takes a ninth of the time of Flax's pool. Among equal pixels, the first gets the gradient, as in
     PyTorch.
 
     Args:
@@ -38,19 +38,19 @@ def max_pool(
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    # The gradient of jnp.maximum asks which side equals the result: neither does if XLA recomputes
-    # one for the backward pass and rounds it differently.
+    # The gradient of jnp.maximum goes to the side that equals the result. Neither side does if XLA
+    # recomputes one side for the backward pass and rounds it differently.
     return jnp.where((x >= y) | jnp.isnan(x), x, y)
 
 
 def adaptive_average_pool(
     x: Float[Array, "batch height width features"], size: int
 ) -> Float[Array, "batch size size features"]:
-    """Averages over `size` x `size` windows that cover a map of any size evenly, as PyTorch's layer
-    of that name does.
+    """Averages over `size` x `size` windows that cover a map of any size evenly, as in PyTorch's
+    layer with this name.
 
-    Window i covers rows floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap
-    where `size` does not divide n, and repeat rows where `size` is larger than n.
+    Window i covers rows floor(i n / size) to ceil((i + 1) n / size) of n rows. Windows overlap if
+    `size` does not divide n, and repeat rows if `size` is larger than n.
     """
     return _resample(x, _window_means(x.shape[1], size), _window_means(x.shape[2], size))
 
@@ -66,9 +66,9 @@ def resize_align_corners(
 
 
 def _resample(x: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
-    # Matrix products instead of a gather: the gradient of a gather is a scatter, which is slow on
-    # every accelerator. They have full precision, as in jax.image.resize: they are a small share of
-    # the work, and some accelerators round the factors by default.
+    # Matrix products instead of a gather, because the gradient of a gather is a scatter, which is
+    # slow on every accelerator. They use full precision, as in jax.image.resize, because they are a
+    # small share of the work and some accelerators round the factors by default.
     for matrix, spec in ((rows, "oi,niwc->nowc"), (columns, "oi,nhic->nhoc")):
         if not np.array_equal(matrix, np.eye(*matrix.shape)):
             x = jnp.einsum(

@@ -38,8 +38,8 @@ class ResNet(nnx.Module):
             to four times the width); another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages
             from 16.
         stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 with stride 2 and a pooling; four
-            stages only); `auto` chooses the stem of the depth's own data set. Four stages with the
-            `cifar` stem suit small images.
+            stages only); `auto` chooses the stem of the dataset for which the depth is meant. Four
+            stages with the `cifar` stem suit small images.
         width: channels of the first stage; None for the 64 or 16 above.
         dropout: rate before the dense layer.
         dtype: format of the computation; parameters and logits are float32.

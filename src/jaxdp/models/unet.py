@@ -1,8 +1,8 @@
 """Defines U-Net, a network with an output per pixel: an encoder that pools, a decoder that
 up-samples, and skips between them.
 
-It has three forms: `padding="valid"` is the paper's; `padding="same"`, the default, is today's
-common form, with batch norm and an output as large as the image; `upsampling="resize"` is for
+It has three forms. `padding="valid"` is the paper's form. `padding="same"`, the default, is today's
+common form, with batch norm and an output as large as the image. `upsampling="resize"` is for
 image-to-image regression, with biases instead of batch norm and an up-sampling without weights.
 
 Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation,
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp.models import initializers, layers, registry, resampling
 
-_MOST_LEVELS = 12  # 2 to the power of 12 pixels are one in the deepest
+_MOST_LEVELS = 12  # 2 to the power of 12 pixels become one in the deepest level
 
 
 @registry.register("unet")
@@ -39,8 +39,8 @@ class UNet(nnx.Module):
             (align-corners) or `resize` (half-pixel bilinear, to the size of the skip). With
             `bilinear` the deepest block and the end of each decoder block have half as many
             channels.
-        padding: `same` or `valid` (the paper's: every 3x3 convolution removes a pixel from each
-            side, and skips are cropped).
+        padding: `same` or `valid`. With `valid`, the paper's form, every 3x3 convolution removes a
+            pixel from each side, and skips are cropped.
         dtype: format of the computation; parameters and outputs are float32.
 
     Raises:
@@ -151,11 +151,11 @@ class UNet(nnx.Module):
 
 
 class UpConv(nnx.Module):
-    """A 2x2 transposed convolution with stride 2 and bias: each pixel becomes 2x2 pixels, which no
-    other pixel reaches.
+    """A 2x2 transposed convolution with stride 2 and bias. Each pixel becomes 2x2 pixels, to which
+    no other pixel contributes.
 
-    It is computed as a dense layer per pixel for each of the two rows, so that outputs lie in
-    memory as they do in space. XLA's transposed convolution takes twice as long on CPU.
+    It is computed as a dense layer per pixel for each of the two rows, so that outputs have the
+    same order in memory as in space. XLA's transposed convolution takes twice as long on a CPU.
     """
 
     def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
@@ -172,8 +172,8 @@ class UpConv(nnx.Module):
         return jnp.stack(rows, 2).reshape(batch, 2 * height, 2 * width, -1)
 
 
-# He's normal, as elsewhere; but only one tap reaches an output pixel, so the fan-in is the number
-# of channels.
+# He's normal, as in other layers. Only one tap contributes to an output pixel, so the fan-in is the
+# number of channels.
 _he_normal_per_pixel = initializers.normal(lambda shape: np.sqrt(2 / shape[-2]))
 
 
@@ -182,7 +182,7 @@ def smallest_side(levels: int) -> int:
     output.
     """
     side = 1
-    for _ in range(levels):  # up the decoder: a block removes 4 pixels from twice as many
+    for _ in range(levels):  # up the decoder, where a block removes 4 pixels from twice as many
         side = -(-(side + 4) // 2)
     for _ in range(levels):  # up the encoder
         side = 2 * (side + 4)
@@ -192,8 +192,8 @@ def smallest_side(levels: int) -> int:
 def _block_widths(
     base: int, levels: int, upsampling: str
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Returns (middle, out) channels of the encoder's blocks, full resolution first, and of the
-    decoder's, coarsest first.
+    """Returns (middle, out) channels of the blocks of the encoder, full resolution first, and of
+    the decoder, coarsest first.
     """
     skips = [base * 2**level for level in range(levels)]
     deepest = base * 2**levels
@@ -210,12 +210,12 @@ def _block_widths(
 
 
 def _fit(x: Array, size: tuple[int, ...]) -> Array:
-    """Pads with zeros around the centre, an odd row or column below or right.
+    """Pads with zeros around the centre. An odd row or column is added at the bottom or the right.
 
     Drops a row or column that the skip lacks.
     """
     missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
-    # Negative only where the skip is a single pixel, which pooling left as it was.
+    # Negative only if the skip is a single pixel, which pooling did not change.
     pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]
     return jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
 

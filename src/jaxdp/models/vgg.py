@@ -16,7 +16,7 @@ from jaxdp.models import initializers, layers, registry, resampling
 
 # Convolutions per stage; a pooling follows each.
 _CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
-# The ImageNet head sees 7x7 positions, as many as an image of 224x224 leaves.
+# The ImageNet head gets 7x7 positions, which is the size that an image of 224x224 leaves.
 POSITIONS = 7
 
 

@@ -12,15 +12,15 @@ from jaxdp.text.messages import some
 def fit_weights(
     arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Returns the arrays that fit, in the expected dtypes, and what is wrong with all others.
+    """Returns the arrays that fit, in the expected dtypes, and the problems of all other arrays.
 
     Args:
-        arrays: weights by name, of any dtype. Only numbers fit that are finite in the expected
-            dtype. Floating-point numbers are cast; all others must have that dtype.
-        expected: whatever has `shape` and `dtype`, by name.
+        arrays: weights by name, of any dtype. Only numbers that are finite in the expected dtype
+            fit. Floating-point numbers are cast. All other numbers must have the expected dtype.
+        expected: objects with `shape` and `dtype`, by name.
 
     Returns:
-        The arrays, and the problems in one line; it is empty if all arrays fit.
+        The arrays, and the problems in one line, which is empty if all arrays fit.
     """
     fitting: dict[str, np.ndarray] = {}
     problems = {

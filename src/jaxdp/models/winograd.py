@@ -1,11 +1,11 @@
-"""Convolves images with 3x3 kernels by a quarter of the multiplications, on a CPU.
+"""Convolves images with 3x3 kernels on a CPU, with a quarter of the multiplications.
 
-Images are cut into tiles of 6x6 pixels that overlap by two, and 4x4 outputs are computed from each.
-Along one side a convolution is the transpose of a product of polynomials, which needs one
-multiplication at each of five points and at infinity.
+The module cuts images into tiles of 6x6 pixels that overlap by two, and computes 4x4 outputs from
+each tile. Along one side, a convolution is the transpose of a product of polynomials, which
+requires one multiplication at each of five points and at infinity.
 
 Source: Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks, section 4, F(4x4,
-3x3). The points decide how large rounding errors are (Barabasz et al. 2020, Error Analysis and
+3x3). The points determine the size of rounding errors (Barabasz et al. 2020, Error Analysis and
 Improving the Accuracy of Winograd Convolution for Deep Neural Networks). The errors here are 1 to 5
 times as large as XLA's in float32, measured for 16 to 256 channels; with the points 0, 1, -1, 2 and
 -2 they are 2 to 11 times as large.
@@ -25,8 +25,8 @@ from jaxtyping import Array, Float
 
 _SIDE = 4  # outputs of a tile along a side
 _POINTS = np.array([0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5)])
-# With fewer of them the transforms cost more than the products save, and the additional time to
-# compile more than a short training gains.
+# With fewer channels, the transforms cost more than the products save, and compiling takes longer
+# than a short training run gains.
 _FEWEST_CHANNELS = 16
 _FEWEST_PIXELS = 2**10  # of a batch
 _FEWEST_PRODUCTS = 2**23  # pixels times channels in and out
@@ -46,8 +46,8 @@ _avoided = contextvars.ContextVar("avoided", default=False)
 
 @contextlib.contextmanager
 def avoided(whether: bool) -> Iterator[None]:
-    """Makes `is_faster` false while a step is traced in which devices share the rows of an image:
-    XLA would gather whole images to cut tiles.
+    """Makes `is_faster` false while a step is traced in which devices share the rows of an image,
+    because XLA would gather whole images to cut tiles.
     """
     token = _avoided.set(whether)
     try:
@@ -57,7 +57,9 @@ def avoided(whether: bool) -> Iterator[None]:
 
 
 def is_faster(x: Array, kernel: Array, strides: Sequence[int], padding: Any) -> bool:
-    """Returns whether a CPU computes this convolution and its gradients faster here."""
+    """Returns whether Winograd's algorithm computes this convolution and its gradients faster on a
+    CPU.
+    """
     pixels = math.prod(x.shape[:3])
     return (
         not _avoided.get()
@@ -116,12 +118,12 @@ def _tiles(x: Array, matrix: np.ndarray, before: int) -> Float[Array, "values ti
     after = [
         span + size - 1 - side - before for span, side in zip(spans, x.shape[1:3], strict=True)
     ]
-    # XLA:CPU would compute what comes before a barrier once for each part of a sum.
+    # Without a barrier, XLA:CPU would compute the values once for each part of a sum.
     x = jnp.pad(
         jax.lax.optimization_barrier(x), ((0, 0), *((before, end) for end in after), (0, 0))
     )
     # Operators of JAX's arrays take three times as long to trace as these functions.
-    for span in reversed(spans):  # columns, then rows: each adds an axis in front
+    for span in reversed(spans):  # columns, then rows; each adds a dim in front
         parts = [
             jax.lax.slice_in_dim(x, start, start + span, _SIDE, axis=2) for start in range(size)
         ]
@@ -134,12 +136,15 @@ def _tiles(x: Array, matrix: np.ndarray, before: int) -> Float[Array, "values ti
     return x.reshape(len(matrix) ** 2, -1, x.shape[-1])
 
 
-# Traced once for each shape: layers of a size share it, and so do a layer and its gradient.
+# Traced once for each shape. Layers of the same size share the trace, and so do a layer and its
+# gradient.
 _image_tiles = jax.jit(functools.partial(_tiles, matrix=_IMAGE, before=1))
 _output_tiles = jax.jit(functools.partial(_tiles, matrix=_OUTPUT.T, before=0))
 
 
 def _transform(matrix: np.ndarray, x: Array) -> Float[Array, "values m n"]:
-    """Multiplies both sides of a small square by a matrix; its elements are matrices (m, n)."""
+    """Multiplies both sides of a small square by a matrix. The elements of the square are matrices
+    (m, n).
+    """
     both = np.kron(matrix, matrix).astype(np.float32)
     return jax.lax.dot(both, x.reshape(both.shape[1], -1)).reshape(-1, *x.shape[-2:])

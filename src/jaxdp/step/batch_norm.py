@@ -1,5 +1,5 @@
-"""Decides which examples share batch-norm statistics, and combines the statistics of parts that lie
-on several replicas.
+"""Determines which examples share batch-norm statistics, and combines the statistics of parts on
+several replicas.
 """
 
 import functools
@@ -16,11 +16,11 @@ from jaxdp.step.replicas import Replicas
 def statistics(
     batch_norm: BatchNormMode, replicas: Replicas, examples: int
 ) -> tuple[int | None, layers.Combine | None]:
-    """Returns how many examples of this program batch norms take together, and what makes
-    statistics of larger groups of these.
+    """Returns how many examples of this program a batch norm normalizes together, and a function
+    that combines their statistics for larger groups.
 
     A group that is larger than a replica's share, or that does not divide it, consists of parts
-    that do.
+    that divide it.
     """
     if batch_norm.kind == "global":
         return None, functools.partial(of_all, replicas) if replicas.axis is not None else None
@@ -34,7 +34,7 @@ def statistics(
 
 def of_all(replicas: Replicas, mean: Array, var: Array) -> tuple[Array, Array]:
     """Returns the moments of the union of all replicas' examples from each replica's moments."""
-    # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] -
+    # The variance of a union from its parts (Chan et al. 1979), without the cancellation of E[x²] -
     # E[x]².
     local_mean, mean = mean, replicas.mean(mean)
     return mean, replicas.mean(var + jnp.square(local_mean - mean))
@@ -49,7 +49,7 @@ def of_groups(
     """Returns, for each part, the moments of its group of `count` consecutive parts from the
     moments of the parts.
     """
-    # So many replicas hold whole groups.
+    # This number of replicas holds whole groups.
     gathered = replicas.gather(jnp.stack([mean, var], 1), count)
     means, variances = jnp.moveaxis(gathered.reshape(-1, count, *gathered.shape[1:]), 2, 0)
     group_mean = means.mean(1, keepdims=True)

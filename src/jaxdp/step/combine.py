@@ -1,7 +1,7 @@
-"""Combines what is computed from parts of a batch: by replicas, from microbatches or in slices.
+"""Combines the results for parts of a batch, from replicas, microbatches or slices.
 
-Floats are means. Integers and booleans, such as the counter or the flag of a model, keep their
-dtype: they are the largest value, which is the value of every part that counts steps alike.
+Floats are averaged. Integers and booleans, such as a counter or a flag of a model, keep their
+dtype. The combined value is the largest value, which all parts share if they count steps.
 """
 
 from typing import Any
@@ -14,24 +14,28 @@ from jaxdp.step.state import Tree
 
 
 def is_float(leaf: Any) -> bool:
-    """Whether an array has a mean: floats, not integers and booleans."""
+    """Returns whether an array is averaged, which is true for floats and false for integers and
+    booleans.
+    """
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 def add(total: Tree, part: Tree) -> Tree:
-    """Adds a part to those before it; of integers and booleans the largest stays."""
+    """Adds a part to the sum of the previous parts. For integers and booleans, keeps the largest
+    value.
+    """
     return jax.tree.map(
         lambda one, other: one + other if is_float(one) else jnp.maximum(one, other), total, part
     )
 
 
 def divide(total: Tree, count: Any) -> Tree:
-    """Returns the mean of the parts that `add` put together."""
+    """Returns the mean of the parts that `add` combined."""
     return jax.tree.map(lambda leaf: leaf / count if is_float(leaf) else leaf, total)
 
 
 def nothing(shapes: Tree) -> Tree:
-    """Returns that to which the first part is added."""
+    """Returns the value to which the first part is added."""
 
     def create(leaf: Any) -> jax.Array:
         if is_float(leaf) or leaf.dtype == bool:
@@ -42,7 +46,9 @@ def nothing(shapes: Tree) -> Tree:
 
 
 def difference(new: Tree, old: Tree) -> Tree:
-    """Returns by how much arrays on the host have changed; booleans by whether."""
+    """Returns by how much arrays on the host have changed; for booleans, whether they have
+    changed.
+    """
 
     def subtract(one: Any, other: Any) -> Any:
         return (np.subtract if one.dtype != bool else np.logical_xor)(one, other)
@@ -51,7 +57,7 @@ def difference(new: Tree, old: Tree) -> Tree:
 
 
 def changed(old: Tree, by: Tree) -> Tree:
-    """Returns arrays on the host that have changed by a `difference`."""
+    """Returns arrays on the host, changed by a `difference`."""
 
     def change(one: Any, other: Any) -> Any:
         return (np.add if one.dtype != bool else np.logical_xor)(one, other)

@@ -3,8 +3,8 @@
 import jax
 from jaxtyping import Array, Key
 
-# Named, since JAX_DEFAULT_PRNG_IMPL changes the default: under vmap, bits of `rbg` depend on the
-# number of keys.
+# The implementation is explicit, because JAX_DEFAULT_PRNG_IMPL changes the default. Under vmap,
+# bits of `rbg` depend on the number of keys.
 _IMPLEMENTATION = "threefry2x32"
 
 
@@ -28,5 +28,5 @@ def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]
 
 
 def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
-    """Returns keys for one purpose, independent of those for another."""
+    """Returns keys for one purpose, independent of the keys for other purposes."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)

@@ -1,6 +1,4 @@
-"""Adds up the metric sums of steps, in float64 on the host, and turns them into metrics: a task
-divides once, at the end.
-"""
+"""Adds up the metric sums of steps, in float64 on the host, and computes metrics from them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +9,9 @@ Sums = dict[str, Any]  # of float or np.ndarray
 
 
 def add(*parts: Mapping[str, Any]) -> Sums:
-    """Returns the sums of all parts, as float64; a name that a part lacks counts as 0 there."""
+    """Returns the sums of all parts, as float64. A name that a part lacks counts as 0 for this
+    part.
+    """
     total: Sums = {}
     for part in parts:
         for name, value in part.items():
@@ -25,7 +25,7 @@ def to_json(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compute(task: Any, sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metrics that a task computes from its sums, and last `examples`, a whole
+    """Returns the metrics that a task computes from its sums, followed by `examples`, a whole
     number.
     """
     return task.metrics(sums) | {"examples": round(float(sums["examples"]))}

@@ -18,7 +18,7 @@ from jaxdp.plugins.registry import check_keywords
 from jaxdp.text.console import warn
 from jaxdp.text.messages import nearest, one_line
 
-# The keywords of a rule are those that `--optimizer-kwargs` may give.
+# `--optimizer-kwargs` may set the keywords of a rule.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": lambda learning_rate: optax.sgd(learning_rate),
     "momentum": lambda learning_rate, momentum=0.9: optax.sgd(learning_rate, momentum),
@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
 }
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
-DEFAULT_BATCH_SIZE = 128  # which learning rates are for that are scaled with the batch
+DEFAULT_BATCH_SIZE = 128  # the batch size for learning rates that are scaled with the batch
 
 
 def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Schedule:
@@ -59,7 +59,7 @@ def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Sched
         peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
     if config.schedule == "onecycle":
         total_steps = max(total_steps, 2)
-        # Optax divides by the length of either arm.
+        # Optax divides by the length of each arm.
         rising = min(max(round(warmup_fraction * total_steps), 1), total_steps - 1)
         return optax.cosine_onecycle_schedule(
             total_steps, peak, pct_start=(rising + 0.5) / total_steps

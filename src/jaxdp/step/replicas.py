@@ -1,4 +1,4 @@
-"""Defines what a step asks of its replicas, so that it can communicate without knowing devices.
+"""Defines the operations on replicas that a step uses, so that the step does not depend on devices.
 
 `sharding.replicas` provides it.
 """
@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 @runtime_checkable
 class Replicas(Protocol):
-    """The communication of one program of a step with the other replicas.
+    """The communication of one program of a step with other replicas.
 
     `sharding.replicas` implements it.
     """
@@ -47,5 +47,5 @@ class Replicas(Protocol):
         ...
 
     def own(self, array: Array, count: int) -> Array:
-        """Returns what is this replica's of an array that `gather` joined."""
+        """Returns this replica's part of an array that `gather` joined."""
         ...

@@ -53,8 +53,8 @@ class LossScale:
 
 @struct.dataclass
 class TrainState:
-    """The state of training: plain arrays, never stacked per device, the same tree on any devices
-    and in a checkpoint.
+    """The state of training. Its arrays are plain, never stacked per device, and form the same tree
+    on any devices and in a checkpoint.
 
     Attributes:
         step: number of updates done, an int32 scalar.
@@ -64,16 +64,16 @@ class TrainState:
         ema: exponential moving averages (EMA) of params and batch_stats, or None.
         loss_scale: for float16, or None.
         graphdef: the model without its arrays.
-        random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for
-            one that is called with a key for each example.
-        others: variables of the model's own kinds, such as constants; no step changes them.
+        random: where the model keeps its own random streams, as `(path, is_key)`; empty for a model
+            that is called with a key for each example.
+        others: variables of the model's own types, such as constants, which no step changes.
     """
 
     step: Leaf
     params: Tree
     batch_stats: Tree
     opt_state: Tree
-    ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
+    ema: Tree  # like the others, since JAX also makes states of shardings, with any value for none
     loss_scale: LossScale | Any  # None except for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
     random: tuple[tuple[tuple[Any, ...], bool], ...] = struct.field(pytree_node=False, default=())
@@ -82,13 +82,13 @@ class TrainState:
 
 @struct.dataclass
 class Constants:
-    """The arrays that all steps of a run read, on every device, so that other learning rates,
-    seeds or statistics of a dataset need no new compilation.
+    """The arrays that all steps of a run read, on every device. Other learning rates, seeds or
+    statistics of a dataset therefore require no compilation.
 
     Attributes:
         examples: the dataset from which batches are gathered, if it is held on the devices;
             otherwise empty.
-        learning_rates: one for each update; the last one also serves all later updates.
+        learning_rates: one for each update. The last rate applies to all later updates.
         key: data of the random key from which all others are derived.
         moments: mean and standard deviation of the images; None: the preprocessing has them.
     """
@@ -102,7 +102,7 @@ class Constants:
     def create(cls, learning_rates: Any, seed: int, moments: Any = None) -> "Constants":
         """Returns the constants on the host, without examples.
 
-        Rates are padded to a length that most runs share.
+        Pads the learning rates to a length that most runs share.
         """
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
@@ -117,10 +117,10 @@ def create_train_state(
     with_ema: bool = False,
     with_loss_scale: bool = False,
 ) -> TrainState:
-    """Takes a model apart.
+    """Splits a model into the parts of a state.
 
-    Random streams of its own stay behind: a train step brings one key per example, or where the
-    model takes none, new streams.
+    The state excludes the model's own random streams. A train step passes one key per example or,
+    if the model accepts no keys, new streams.
     """
     random: tuple[Any, ...] = ()
     if takes_keys(model):
@@ -158,7 +158,7 @@ def array_name(path: Any) -> str:
 def model_arrays(state: TrainState) -> dict[str, Leaf]:
     """Returns parameters and batch statistics by name, averages if the state has them."""
     leaves = jax.tree_util.tree_leaves_with_path(state.ema or (state.params, state.batch_stats))
-    return {array_name(path[1:]): leaf for path, leaf in leaves}  # without the place in the pair
+    return {array_name(path[1:]): leaf for path, leaf in leaves}  # without the index in the pair
 
 
 def all_finite(tree: Tree) -> Bool[Array, ""]:
@@ -167,7 +167,7 @@ def all_finite(tree: Tree) -> Bool[Array, ""]:
 
 
 def takes_keys(model: nnx.Module) -> bool:
-    """Whether a model is called with `keys`, one for each example, for what it draws at random."""
+    """Returns whether a model is called with `keys`, one for each example, for its random draws."""
     parameters = inspect.signature(type(model).__call__).parameters.values()
     return any(
         each.name == "keys" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters
@@ -175,11 +175,10 @@ def takes_keys(model: nnx.Module) -> bool:
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:
-    """Puts together a model that can be called, and can change its batch statistics, inside a
-    transform.
+    """Returns a model that can be called, and can change its batch statistics, inside a transform.
 
     Args:
-        key: from which random streams of the model's own begin, in training.
+        key: from which the model's own random streams start, in training.
     """
     if not state.random:
         return nnx.merge(state.graphdef, params, batch_stats, state.others, copy=True)
@@ -193,8 +192,8 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
 
 
 def fingerprint(state: TrainState) -> str:
-    """Returns a SHA-256 digest of all arrays that this process holds whole, equal if every bit of
-    them is.
+    """Returns a SHA-256 digest of all arrays that this process holds whole. Digests are equal if
+    every bit is equal.
 
     In a sharded state these are the small arrays: biases, scales, statistics, counts.
     """

@@ -43,14 +43,14 @@ class StepConfig:
         preprocess: augments and normalizes a batch.
         batch_norm: which examples share statistics.
         ema_decay: decay of the moving average of the weights; 0 for none.
-        on_divergence: `skip` keeps the old state if the new one would not be finite; other values
-            leave that to the loop.
+        on_divergence: `skip` keeps the old state if the new state would not be finite. With other
+            values, the loop handles divergence.
         accumulate_steps: number of microbatches of a batch, computed one after the other.
         scan: whether microbatches, and several steps of one call, are a loop in the program, which
             compiles faster; XLA:CPU runs convolutions in loops very slowly.
         remat: which activations the backward pass recomputes: `none` or `blocks`.
-        frozen: names of the parameters that stay as they are. Their gradients are 0 and are not
-            computed; batch norms go on updating their running statistics, as in PyTorch.
+        frozen: names of the frozen parameters. Their gradients are 0 and are not computed. Batch
+            norms still update their running statistics, as in PyTorch.
     """
 
     task: Task
@@ -77,9 +77,10 @@ def train_step(
 
     Both are equal on all replicas.
 
-    The sums are the task's, `gradient_norm` (before clipping) and `updates`, 1 for this step. Where
-    updates can be skipped there is `skipped_updates`, 1 if this one was; with a loss scale also
-    `overflows`, 1 if the scale was too large.
+    The sums are the task's sums, `gradient_norm` (before clipping) and `updates`, which is 1 for
+    this step. If updates can be skipped, the sums include `skipped_updates`, which is 1 if this
+    update was skipped. With a loss scale, they include `overflows`, which is 1 if the scale was too
+    large.
 
     Args:
         state: before the update.
@@ -121,14 +122,14 @@ def update_state(
         sums: metric sums of the global batch.
         constants: holds the learning rates.
     """
-    # The weight is exactly 1 for a full batch; with missing examples the mean is over those
-    # present, on whichever replica.
+    # The weight is exactly 1 for a full batch. With missing examples, the mean is over the present
+    # examples, on any replica.
     scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (
         1.0 if state.loss_scale is None else state.loss_scale.factor
     )
     grads = jax.tree.map(lambda grad: grad / scale, grads)
-    # The norm of the averaged gradients is the same on all replicas, so it joins the sums after
-    # they are summed over replicas.
+    # The norm of the averaged gradients is the same on all replicas, so it is added to the sums
+    # after the reduction over replicas.
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
     loss = sums["loss"] / jnp.maximum(sums["examples"], 1.0)
     updated = apply_gradients(
@@ -142,7 +143,7 @@ def update_state(
         sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
         if state.loss_scale is not None:
             updated = dataclasses.replace(updated, loss_scale=state.loss_scale.adjusted(finite))
-            # Not a divergence: with a smaller scale the gradients may be finite.
+            # This is not a divergence, because gradients may be finite with a smaller scale.
             sums["overflows"] = jnp.where(
                 jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0
             )
@@ -157,8 +158,8 @@ def accumulate_gradients(
     step_config: StepConfig,
     replicas: Replicas,
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns what `compute_gradients` does, as means over microbatches computed one after the
-    other, and their metric sums.
+    """Returns the same values as `compute_gradients`, as means over microbatches that are computed
+    one after the other, and their metric sums.
     """
     count = step_config.accumulate_steps
     compute = functools.partial(
@@ -170,8 +171,8 @@ def accumulate_gradients(
     def add(total: Any, part: Any) -> Any:
         return combine.add(total[0], part[0]), jax.tree.map(jnp.add, total[1], part[1])
 
-    # Each replica takes its share of every microbatch: under jit over a mesh no example moves to
-    # another device.
+    # Each replica computes its share of every microbatch, so that under jit over a mesh no example
+    # moves to another device.
     shares = {
         name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:])
         for name, leaf in batch.items()
@@ -181,16 +182,16 @@ def accumulate_gradients(
         for name, leaf in shares.items()
     }
     if step_config.scan:
-        # From zeros: with the first microbatch before the loop the program is twice as long, and
-        # gradients are reduced twice.
+        # Starts from zeros. With the first microbatch before the loop, the program would be twice
+        # as long, and gradients would be reduced twice.
         means, sums = jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
         zeros = combine.nothing(means), jax.tree.map(jnp.zeros_like, sums)
         total, _ = jax.lax.scan(lambda total, part: (add(total, compute(part)), None), zeros, parts)
     else:
         total = compute({name: leaf[0] for name, leaf in parts.items()})
         for number in range(1, count):
-            # The barrier makes a microbatch wait for the previous one: computed together they need
-            # the memory of the whole batch.
+            # The barrier makes a microbatch wait for the previous microbatch. Computed together,
+            # they would require the memory of the whole batch.
             part, total = jax.lax.optimization_barrier(
                 ({name: leaf[number] for name, leaf in parts.items()}, total)
             )
@@ -210,7 +211,7 @@ def compute_gradients(
     """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums,
     all of this replica's examples.
 
-    The gradients are yet to be divided by the mean weight of the global batch.
+    The gradients must still be divided by the mean weight of the global batch.
 
     Args:
         state: before the update.
@@ -269,19 +270,19 @@ def apply_gradients(
     statistics and moving averages.
 
     Args:
-        loss: of the global batch, for optimizers that look at it.
+        loss: of the global batch, for optimizers that use the loss.
     """
-    # A count beyond the last rate reads the last one, as JAX clamps indices.
+    # A count beyond the last rate reads the last rate, because JAX clamps indices.
     optimizer = step_config.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optim.update(optimizer, grads, state.opt_state, state.params, loss)
-    # Weight decay and the like would change what has no gradient.
+    # Weight decay and similar terms would change parameters without a gradient.
     params = _merge_frozen(
         step_config.frozen, state.params, optax.apply_updates(state.params, updates)
     )
     ema = None
     if state.ema is not None:
-        # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and
-        # rises.
+        # With the full decay, early averages would be mostly initial weights. The decay therefore
+        # starts at 0.1 and rises.
         decay = jnp.minimum(step_config.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
         averages = jax.tree.map(
