@@ -29,7 +29,8 @@ from jaxdp.text.messages import printable
 if TYPE_CHECKING:
     import optax
 
-    from jaxdp.build.setup import CreateOptimizer, Setup
+    from jaxdp.build.setup import Setup
+    from jaxdp.build.step_config import CreateOptimizer
     from jaxdp.step.state import TrainState
 
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."

@@ -2,18 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from jaxtyping import Float
 
 from jaxdp import models, tasks
-from jaxdp.build import class_weights, initial_weights, resolve
+from jaxdp.build import class_weights, resolve
 from jaxdp.build.batches import Batches
 from jaxdp.build.data import open_data
 from jaxdp.build.evaluator import Evaluator
@@ -22,7 +21,13 @@ from jaxdp.build.initial_state import InitialState
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.intervals import Intervals
 from jaxdp.build.model import has_own_code
-from jaxdp.build.model_check import ModelFacts, abstract_model, array_shapes, check_model
+from jaxdp.build.model_check import ModelFacts, check_model
+from jaxdp.build.step_config import (
+    WrapOptimizer,
+    create_preprocess,
+    create_schedule,
+    create_step_config,
+)
 from jaxdp.build.task import create_task
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
@@ -35,13 +40,9 @@ from jaxdp.runtime import collector, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
-from jaxdp.step import optim
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import StepConfig
 from jaxdp.text.console import warn
-
-CreateOptimizer = Callable[[optax.Schedule], optax.GradientTransformation]
-WrapOptimizer = Callable[[CreateOptimizer], CreateOptimizer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ def create_setup(
     asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)
     asked = resolve.with_task(asked, task, inputs)
-    preprocess = _create_preprocess(asked, dataset, task)
+    preprocess = create_preprocess(asked, dataset, task)
     sizes = {
         dataset.image_shape,
         augment.output_shape(preprocess.augmentations, dataset.image_shape),
@@ -278,7 +279,16 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
     dataset, inputs = parts.dataset, parts.inputs
     intervals = Intervals.of(config, parts.examples)
     schedule = create_schedule(config, intervals, inputs)
-    step_config = _create_step_config(config, parts, schedule)
+    step_config = create_step_config(
+        config,
+        dataset,
+        inputs,
+        schedule,
+        parts.wrap_optimizer,
+        task=parts.task,
+        preprocess=parts.preprocess,
+        scan=parts.devices[0].platform != "cpu",
+    )
     create_strategy = strategies.by_name(config.strategy)
     strategy = create_strategy(
         step_config, parts.devices, parts.axes, shard_params=config.shard_params
@@ -323,18 +333,6 @@ def _largest_batch(parts: Parts, config: TrainConfig) -> int:
     return memory.automatic_batch(probe.strategy, probe.abstract_step, parts.examples)
 
 
-def create_schedule(config: TrainConfig, intervals: Intervals, inputs: Inputs) -> optax.Schedule:
-    """Returns the learning rate as a function of the step.
-
-    An optimizer that was given as an object ignores it.
-    """
-    if inputs.schedule is not None:
-        return inputs.schedule
-    if inputs.optimizer is not None:
-        config = resolve.with_rate(config, intervals.total_steps)
-    return optim.create_schedule(config, intervals.total_steps)
-
-
 def _create_task(
     config: TrainConfig, dataset: Dataset, inputs: Inputs, *, training: bool
 ) -> tasks.Task:
@@ -352,20 +350,6 @@ def _create_task(
     return create_task(config, dataset, inputs, class_weights=weights)
 
 
-def _create_preprocess(
-    config: TrainConfig, dataset: Dataset, task: tasks.Task
-) -> augment.Preprocess:
-    """Returns what augments and normalizes batches."""
-    dense = task.name != "classification"  # targets are masks or images
-    return augment.Preprocess(
-        dataset.mean,
-        dataset.std,
-        augment.create_augmentations(config.augment or (), dense=dense, padded=dataset.padded),
-        per_image=config.normalize == "image",
-        pixel_range=dataset.pixel_range,
-    )
-
-
 def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
     kind, count = strategies.by_name(config.strategy), config.devices
     if target is None:
@@ -380,47 +364,6 @@ def _axes(config: TrainConfig, devices: Sequence[Any]) -> mesh.MeshShape | None:
     if config.mesh is None:
         return None
     return mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count())
-
-
-def _create_step_config(config: TrainConfig, parts: Parts, schedule: optax.Schedule) -> StepConfig:
-    """Returns the settings of a step.
-
-    Raises:
-        ConfigError: for an optimizer or a pattern of frozen parameters that does not fit.
-    """
-    assert config.batch_norm is not None
-    given = parts.inputs.optimizer
-    # Not a function in this one, which servers could not unpickle.
-    create_optimizer = functools.partial(_create_optimizer, given, config)
-    create_optimizer(schedule)  # finds what does not fit
-    if given is not None:
-        model = abstract_model(config, parts.dataset, parts.inputs)
-        optim.check_update(given, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    frozen = frozenset[str]()
-    if config.freeze is not None:
-        params, _ = array_shapes(config, parts.dataset, parts.inputs)
-        frozen = initial_weights.frozen_names(config.freeze, params)
-    return StepConfig(
-        task=parts.task,
-        preprocess=parts.preprocess,
-        optimizer=parts.wrap_optimizer(create_optimizer),
-        batch_norm=config.batch_norm,
-        ema_decay=config.ema_decay,
-        on_divergence=config.on_divergence,
-        accumulate_steps=config.accumulate_steps,
-        remat=config.remat,
-        frozen=frozen,
-        scan=parts.devices[0].platform != "cpu",
-    )
-
-
-def _create_optimizer(
-    given: Any, config: TrainConfig, schedule: optax.Schedule
-) -> optax.GradientTransformation:
-    """Returns the optimizer that was given, which has its own schedule, or the one that the
-    settings name.
-    """
-    return given if given is not None else optim.create_optimizer(config, schedule)
 
 
 def _check_learning(config: TrainConfig, dataset: Dataset) -> None:
