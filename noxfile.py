@@ -235,8 +235,11 @@ BENCHMARKS = {
     "versus_torch": ([TORCH], "benchmarks"),
     "time_to_accuracy": ([TORCH], "benchmarks"),
     "cifar10": ([TORCH], "benchmarks"),
-    "torch_convolutions": ([TORCH], "engineering-notes"),
+    "convolutions": ([TORCH], "engineering-notes"),
     "input": ([TORCH, "torchvision", "tensorflow-cpu>=2.18"], "benchmarks"),
+    "throughput": ([], "benchmarks"),
+    "scaling": ([], "benchmarks"),
+    "input_pipeline": ([], "benchmarks"),
 }
 
 
@@ -256,27 +259,25 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def experiments(session: nox.Session) -> None:
-    """Every experiment in a tiny form, each with its figure.
+    """Every experiment in a tiny form, each with its figure, and the benchmarks that draw one.
 
-    `python experiments/NAME.py --write` is the real one.
+    `python experiments/scripts/NAME.py --write` is the real one.
     """
     keep_what_is_compiled(session)
     session.install(".[ray,tfds]")
-    names = (
-        "throughput",
-        "input_pipeline",
-        "unet_two_ways",
-        "processes",
-        "scaling",
-        "devices",
-        "batch_norm",
-        "uneven_workers",
-        "small_sets",
+    scripts = (
+        "benchmarks/throughput.py",
+        "benchmarks/scaling.py",
+        "benchmarks/input_pipeline.py",
+        "experiments/scripts/unet_two_ways.py",
+        "experiments/scripts/processes.py",
+        "experiments/scripts/devices.py",
+        "experiments/scripts/batch_norm.py",
+        "experiments/scripts/uneven_workers.py",
+        "experiments/scripts/small_sets.py",
     )
-    for name in names:
-        session.run(
-            "python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}"
-        )
+    for script in scripts:
+        session.run("python", script, "--tiny")
 
 
 @nox.session
@@ -305,7 +306,9 @@ def notebooks(session: nox.Session) -> None:
             str(folder / path.name),
         )
         kept = path if real else folder / "kept.ipynb"
-        session.run("python", "experiments/keep_outputs.py", str(folder / path.name), str(kept))
+        session.run(
+            "python", "experiments/scripts/keep_outputs.py", str(folder / path.name), str(kept)
+        )
 
 
 @nox.session

@@ -5,9 +5,9 @@ prints accuracy and seconds after each epoch.
 
 Both train on all 50,000 images and evaluate the 10,000 test images after every epoch. Seconds count
 from the start of the process, with compilation and without a cache of earlier runs. A run of 12
-epochs takes from half an hour to two hours on two cores, so each run is kept in cifar10.jsonl, one
-line of JSON. The table is of all kept runs with as many epochs; `--seeds` without a seed trains
-nothing. PyTorch reads the images from a file that is written before, which does not count.
+epochs takes from half an hour to two hours on two cores, so each run is kept, as a line of
+results/cifar10.jsonl. The table is of all kept runs with as many epochs; `--seeds` without a seed
+trains nothing. PyTorch reads the images from a file that is written before, which does not count.
 """
 
 import argparse
@@ -24,8 +24,8 @@ import tables
 import time_to_accuracy
 
 HERE = pathlib.Path(__file__).parent
-KEPT = HERE / "cifar10.jsonl"
-# torch_cifar10.py has the same recipe.
+KEPT = HERE / "results" / "cifar10.jsonl"
+# torch_sides/cifar10.py has the same recipe.
 SETTINGS = {
     "model_kwargs": {"depth": 20, "alpha": 48},
     "epochs": 12,
@@ -77,7 +77,7 @@ def train(settings: dict[str, Any], seeds: list[int], kept: pathlib.Path) -> Non
         commands = {
             "jaxdp": [str(HERE / "time_to_accuracy_jaxdp.py"), *words],
             "torch.compile": [
-                str(HERE / "torch_cifar10.py"),
+                str(HERE / "torch_sides" / "cifar10.py"),
                 str(images),
                 "--epochs",
                 str(settings["epochs"]),

@@ -27,10 +27,10 @@ import tempfile
 import time
 from typing import Any
 
-import gpu_runs
 import tables
 import versus_torch
-from gpu_processes import Clock, Record
+from gpu import runs
+from gpu.processes import Clock, Record
 
 # And their share of the minutes.
 PARTS = {"agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "prediction": 1.0}
@@ -58,7 +58,7 @@ class Check:
     """The state that the parts share.
 
     Attributes:
-        device: as gpu_cells.device has it.
+        device: as gpu.cells.device has it.
         measured: jaxdp's steps by model and batch.
         wrong: whether something here is not as it must be.
     """
@@ -262,7 +262,7 @@ def trainer(check: Check) -> None:
     title = (TINY if check.arguments.tiny else MODELS)["pyramidnet"][0]
     table(f"trainer, {title}, {PRECISION}", "batch", "images/s", "share of time waiting for input")
     with tempfile.TemporaryDirectory() as folder:
-        for found in gpu_runs.trainer(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny):
+        for found in runs.trainer(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny):
             check.keep("trainer", found)
             check.wrong |= found["status"] == "failed"
             wait = number(found, "input_wait_fraction", ".1%")
@@ -272,7 +272,7 @@ def trainer(check: Check) -> None:
 
 def resume(check: Check) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = gpu_runs.resume(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny)
+        found = runs.resume(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny)
     check.keep("resume", found)
     check.wrong |= found["status"] != "ok" or bool(found["differ"])
     if found["status"] == "ok":

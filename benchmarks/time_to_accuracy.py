@@ -33,9 +33,15 @@ ROWS = {
         "digits",
         "accuracy",
         "0.99",
-        "torch_digits.py",
+        "torch_sides/digits.py",
     ),
-    "IoU 0.93 on cells, U-Net base 16": ("unet", "cells", "iou/cell", "0.93", "torch_cells.py"),
+    "IoU 0.93 on cells, U-Net base 16": (
+        "unet",
+        "cells",
+        "iou/cell",
+        "0.93",
+        "torch_sides/cells.py",
+    ),
 }
 SIDES = (
     "jaxdp, cold",

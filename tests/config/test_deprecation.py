@@ -166,7 +166,7 @@ def test_a_run_with_a_removed_setting_is_read_with_a_warning(
 )
 def test_a_run_of_version_0_2_keeps_its_hash(name: str, digits: str) -> None:
     """The same command finds its folder again; version 0.2 computed these digits."""
-    settings = config.load(ROOT / "experiments" / name / "config.yaml")
+    settings = config.load(ROOT / "experiments" / "results" / name / "config.yaml")
     assert config.run_hash(config.TrainConfig.of(**settings)) == digits
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from jaxdp import report
 from jaxdp.reporting import report_figures, report_page
 
-EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments" / "results"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

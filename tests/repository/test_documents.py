@@ -101,8 +101,8 @@ def test_pages_are_in_plain_words() -> None:
 
 
 def kept_accuracies() -> set[str]:
-    """Returns the test accuracies in experiments/, as percentages."""
-    folder = ROOT / "experiments"
+    """Returns the test accuracies in experiments/results/, as percentages."""
+    folder = ROOT / "experiments" / "results"
     runs = [json.loads(file.read_text())["metrics"] for file in folder.glob("*/summary.json")]
     found = [metrics["test"] for metrics in runs if "test" in metrics]
     for file in folder.glob("*/seeds.json"):
@@ -138,7 +138,7 @@ def test_tables_stand_where_commands_write_them() -> None:
 
 
 def test_the_readme_shows_the_results_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    monkeypatch.syspath_prepend(str(ROOT / "experiments" / "scripts"))
     blocks = importlib.import_module("results").readme_blocks()
     text = (ROOT / "README.md").read_text()
     assert (
@@ -146,7 +146,7 @@ def test_the_readme_shows_the_results_that_are_kept(monkeypatch: pytest.MonkeyPa
     )
     for name, block in blocks.items():
         assert f"<!-- {name}: begin -->\n{block}\n<!-- {name}: end -->" in text, (
-            "python experiments/results.py --only --write"
+            "python experiments/scripts/results.py --only --write"
         )
 
 

@@ -32,7 +32,7 @@ def _scripts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bound_is_that_of_computation_or_memory(
     target: str, precision: str, flops: float, expected: tuple[float, str]
 ) -> None:
-    import roofline
+    from gpu import roofline
 
     from jaxdp.sharding.memory import StepMemory
 
@@ -42,16 +42,16 @@ def test_the_bound_is_that_of_computation_or_memory(
 
 
 def test_three_steps_that_differ_are_found() -> None:
-    import gpu_cells
     import gpu_check
     import jax
+    from gpu import cells
 
     device = jax.devices()[0]
     end, again = (
-        gpu_cells.three_steps("cnn", {}, 16, device, learning_rate=rate * gpu_cells.LEARNING_RATE)
+        cells.three_steps("cnn", {}, 16, device, learning_rate=rate * cells.LEARNING_RATE)
         for rate in (1, 1.02)
     )
-    same, other = gpu_cells.differences(end, end), gpu_cells.differences(again, end)
+    same, other = cells.differences(end, end), cells.differences(again, end)
     assert same == {"of_weights": 0.0, "of_updates": 0.0}
     assert other["of_weights"] > gpu_check.TOLERANCE
     assert 0.01 < other["of_updates"] < 0.05
@@ -68,7 +68,7 @@ def test_three_steps_that_differ_are_found() -> None:
 def test_what_happens_to_a_process_is_a_result(
     program: str, status: str, reason: str | None
 ) -> None:
-    from gpu_processes import Clock
+    from gpu.processes import Clock
 
     clock = Clock(time.monotonic() + (1 if status == "late" else 60))
     found = clock.run([sys.executable, "-c", program])
@@ -85,7 +85,7 @@ def check(monkeypatch: pytest.MonkeyPatch, answers: Any, *flags: str) -> int:
     """Runs the check with measurements that end as `answers(name, arguments)` says."""
     import gpu_check
     import versus_torch
-    from gpu_processes import Clock
+    from gpu.processes import Clock
 
     def cell(clock: Clock, name: str, /, *, what: str = "", **arguments: Any) -> Record:
         return {"status": "ok", "reason": None} | answers(name, arguments)

@@ -1,7 +1,7 @@
 """Trains U-Net on the cells in plain PyTorch until their IoU reaches 0.93 on the test images, for
 `time_to_accuracy.py`.
 
-    python benchmarks/torch_cells.py cells.npz [--seed N] [--target IOU] [--channels-last]
+    python benchmarks/torch_sides/cells.py cells.npz [--seed N] [--target IOU] [--channels-last]
         [--compiled]
 
 The recipe is jaxdp's default for this set: base 16, batches of 16, 8 epochs of SGD with Nesterov's
@@ -9,15 +9,10 @@ momentum, one cycle up to 0.1, weight decay 1e-4, random flips along both axes, 
 each epoch.
 """
 
-import argparse
-import os
-
-import numpy as np
+import common
 import torch
 from torch import nn
 from torch.nn import functional
-
-from jaxdp.runtime import malloc
 
 MEAN, STD = 43.6, 41.4
 BATCH, EPOCHS = 16, 8
@@ -76,60 +71,43 @@ def flipped(images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", type=float, default=0.93)
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--compiled", action="store_true")
+    parser = common.create_parser(__doc__)
+    common.add_target(parser, 0.93)
     arguments = parser.parse_args()
-    malloc.keep_freed()  # as jaxdp does
-    torch.manual_seed(arguments.seed)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
-    with np.load(arguments.data) as file:
-        images, masks, test_images, test_masks = (
-            torch.from_numpy(file[name])
-            for name in ("train_images", "train_masks", "test_images", "test_masks")
-        )
+    images, masks, test_images, test_masks = common.start(
+        arguments, ("train_images", "train_masks", "test_images", "test_masks")
+    )
+    layout = common.layout_of(arguments)
     images, test_images = (
         (each.permute(0, 3, 1, 2).float() - MEAN) / STD for each in (images, test_images)
     )
     masks, test_masks = masks.long(), test_masks.long()
     test_images = test_images.contiguous(memory_format=layout)
     model = UNet().to(memory_format=layout)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
-    )
-    steps = len(images) // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.1, EPOCHS * steps, cycle_momentum=False
-    )
     # Evaluated as it is: the last batch is smaller, and would be compiled again.
     trained = torch.compile(model) if arguments.compiled else model
-    for epoch in range(1, EPOCHS + 1):
-        model.train()
-        order = torch.randperm(len(images))
-        for step in range(steps):
-            chosen = order[step * BATCH : (step + 1) * BATCH]
-            inputs, truth = flipped(images[chosen], masks[chosen])
-            loss = functional.cross_entropy(trained(inputs.contiguous(memory_format=layout)), truth)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-        model.eval()
+
+    def loss_of(chosen: torch.Tensor) -> torch.Tensor:
+        inputs, truth = flipped(images[chosen], masks[chosen])
+        return functional.cross_entropy(trained(inputs.contiguous(memory_format=layout)), truth)
+
+    def iou() -> float:
         both = either = 0
-        with torch.no_grad():
-            for some, truth in zip(test_images.split(BATCH), test_masks.split(BATCH), strict=True):
-                found, is_cell = model(some).argmax(1) == 1, truth == 1
-                both += int((found & is_cell).sum())
-                either += int((found | is_cell).sum())
-        print(epoch, f"{both / either:.4f}", flush=True)
-        if both / either >= arguments.target:
-            break
+        for some, truth in zip(test_images.split(BATCH), test_masks.split(BATCH), strict=True):
+            found, is_cell = model(some).argmax(1) == 1, truth == 1
+            both += int((found & is_cell).sum())
+            either += int((found | is_cell).sum())
+        return both / either
+
+    common.train(
+        model,
+        len(images),
+        loss_of,
+        iou,
+        batch=BATCH,
+        epochs=EPOCHS,
+        target=arguments.target,
+    )
 
 
 if __name__ == "__main__":

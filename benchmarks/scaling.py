@@ -9,12 +9,12 @@ nothing to dividing the work.
 from typing import Any
 
 import jax
-import lab
+from experiment import COLORS, Experiment, create_figure, run
 
 STRATEGIES = ("central", "pmap", "shard_map", "sharded")
 
 
-def measure(experiment: lab.Experiment) -> Any:
+def measure(experiment: Experiment) -> Any:
     simulated = jax.default_backend() == "cpu"
     most = 4 if simulated else jax.device_count()
     counts = [count for count in (1, 2, 4, 8, 16) if count <= most]
@@ -76,7 +76,7 @@ def measure(experiment: lab.Experiment) -> Any:
 
 def show(results: Any) -> tuple[list[str], Any]:
     counts, each = results["devices"], results["examples_per_device"]
-    figure, panels = lab.create_figure(
+    figure, panels = create_figure(
         2, title="PyramidNet: does it scale?", subtitle=results["device"]
     )
     table = [
@@ -102,7 +102,7 @@ def show(results: Any) -> tuple[list[str], Any]:
                 list(ratios),
                 list(ratios.values()),
                 marker="o",
-                color=lab.COLORS[number],
+                color=COLORS[number],
                 label=strategy,
             )
             cells = [
@@ -126,7 +126,7 @@ def show(results: Any) -> tuple[list[str], Any]:
     return [*table, "", "Images per second, in brackets times those of one device."], figure
 
 
-def by_processes(experiment: lab.Experiment, count: int, batch: int, flags: list[str]) -> float:
+def by_processes(experiment: Experiment, count: int, batch: int, flags: list[str]) -> float:
     """Returns images per second of training on so many processes of one device."""
     steps = "6" if experiment.tiny else "40"
     own = [*flags, "--global-batch-size", str(batch), "--steps", steps, "--eval-every", steps]
@@ -136,4 +136,4 @@ def by_processes(experiment: lab.Experiment, count: int, batch: int, flags: list
 
 
 if __name__ == "__main__":
-    lab.run("scaling", __doc__, measure, show)
+    run("scaling", __doc__, measure, show)

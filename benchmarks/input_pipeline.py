@@ -8,12 +8,12 @@ training set lies in their memory, and a step gathers its batch there.
 
 from typing import Any
 
-import lab
+from experiment import COLORS, Experiment, create_figure, run, where
 
 DEVICES = 4
 
 
-def measure(experiment: lab.Experiment) -> Any:
+def measure(experiment: Experiment) -> Any:
     flags = ["--model", "vgg", "--model-kwargs", "depth=11", "--learning-rate", "0.01"]
     if experiment.tiny:
         flags += [
@@ -48,10 +48,10 @@ def measure(experiment: lab.Experiment) -> Any:
     results = {}
     for name, (processes, devices, placement) in forms.items():
         own = ["--data-placement", placement]
-        run = experiment.train(
+        training = experiment.train(
             name.replace(" ", "-"), [*flags, *own], processes=processes, devices=devices
         )
-        rows = [row for row in run.rows if row["split"] == "train"]
+        rows = [row for row in training.rows if row["split"] == "train"]
         for row in rows:
             print(
                 f"{name}: step {row['step']}, loss = {row['loss']:.2f}"
@@ -60,16 +60,16 @@ def measure(experiment: lab.Experiment) -> Any:
             )
         results[name] = {
             "processes": processes,
-            "examples_per_second": run.summary["examples_per_second"],
-            "step_seconds": run.training("step_seconds"),
-            "waited": run.training("input_wait_fraction"),
-            "where": lab.where(run),
+            "examples_per_second": training.summary["examples_per_second"],
+            "step_seconds": training.training("step_seconds"),
+            "waited": training.training("input_wait_fraction"),
+            "where": where(training),
         }
     return results
 
 
 def show(results: Any) -> tuple[list[str], Any]:
-    figure, (left, right) = lab.create_figure(
+    figure, (left, right) = create_figure(
         2,
         title="VGG-11: where the input pipeline lives",
         subtitle=f"{DEVICES} devices: {results['one pipeline']['where']}",
@@ -83,17 +83,17 @@ def show(results: Any) -> tuple[list[str], Any]:
         left.barh(
             number,
             seconds * (1 - waited),
-            color=lab.COLORS[0],
+            color=COLORS[0],
             label="computing" if not number else None,
         )
         left.barh(
             number,
             seconds * waited,
             left=seconds * (1 - waited),
-            color=lab.COLORS[1],
+            color=COLORS[1],
             label="waiting" if not number else None,
         )
-        right.barh(number, found["examples_per_second"], color=lab.COLORS[2])
+        right.barh(number, found["examples_per_second"], color=COLORS[2])
         rate = f"{found['examples_per_second']:,.0f}"
         table.append(f"| {name} | {found['processes']} | {rate} | {seconds:.3f} | {waited:.1%} |")
     for axes, label in ((left, "seconds per batch"), (right, "examples / s")):
@@ -107,4 +107,4 @@ def show(results: Any) -> tuple[list[str], Any]:
 
 
 if __name__ == "__main__":
-    lab.run("input_pipeline", __doc__, measure, show)
+    run("input_pipeline", __doc__, measure, show)

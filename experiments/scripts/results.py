@@ -1,10 +1,10 @@
-"""Runs the commands of the README's table, one after the other, and keeps what each leaves next to
-this file.
+"""Runs the commands of the README's table, one after the other, and keeps what each leaves in
+experiments/results.
 
-    python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
-    python experiments/results.py --seeds [--data-dir DIR] [--only NAME ...]
+    python experiments/scripts/results.py [--data-dir DIR] [--only NAME ...] [--write]
+    python experiments/scripts/results.py --seeds [--data-dir DIR] [--only NAME ...]
 
-The second form trains several seeds of some commands, and keeps their metrics in NAME/seeds.json.
+The second form trains several seeds of some commands, and keeps their metrics in seeds.json there.
 `--only` with no name writes the table of what is there. No validation data is set apart, so that
 nothing is chosen: each result is the last state on all test examples.
 """
@@ -56,7 +56,7 @@ def train_seeds(names: list[str], data_dir: str | None) -> None:
             "seeds": [{"seed": i, **each["metrics"]["test"]} for i, each in enumerate(summaries)]
         }
         kept |= {"machine": tables.machine("jax", "flax")}
-        (lab.HERE / name / "seeds.json").write_text(json.dumps(kept, indent=2) + "\n")
+        (lab.RESULTS / name / "seeds.json").write_text(json.dumps(kept, indent=2) + "\n")
 
 
 def row(name: str) -> str:
@@ -74,7 +74,7 @@ def row(name: str) -> str:
     else:
         result = f"PSNR {test['psnr']:.1f} dB"
     columns = (
-        f"[`{CASES[name]}`]({name}/summary.json)",
+        f"[`{CASES[name]}`](results/{name}/summary.json)",
         run["batch_norm"],
         f"{run['steps']:,}",
         f"{run['seconds']['total']:.0f} s",
@@ -96,19 +96,19 @@ SHOWN = {
 
 
 def summary_of(name: str) -> dict[str, Any]:
-    return json.loads((lab.HERE / name / "summary.json").read_text())
+    return json.loads((lab.RESULTS / name / "summary.json").read_text())
 
 
 def readme_row(name: str) -> str:
     """Returns the line of a command in the README's table: its seeds where they were trained."""
     title, metric, form = SHOWN[name]
-    tests, file = [summary_of(name)["metrics"]["test"]], lab.HERE / name / "seeds.json"
+    tests, file = [summary_of(name)["metrics"]["test"]], lab.RESULTS / name / "seeds.json"
     if file.exists():
         tests = json.loads(file.read_text())["seeds"]
     values = [test[metric] for test in tests]
     shown = [statistics.fmean(values), min(values), max(values)] if len(values) > 1 else values
     cells = [form.format(value).rstrip("%") for value in shown] + [""] * (3 - len(shown))
-    return f"| {' | '.join([f'[{title}](experiments/{name})', *cells, str(len(values))])} |"
+    return f"| {' | '.join([f'[{title}](experiments/results/{name})', *cells, str(len(values))])} |"
 
 
 def readme_blocks() -> dict[str, str]:
@@ -117,7 +117,7 @@ def readme_blocks() -> dict[str, str]:
         summary_of(name)["metrics"]["test"]["accuracy"] for name in ("digits", "digits-8-devices")
     )
     seconds = summary_of("digits")["seconds"]["total"]
-    kept = json.loads((lab.HERE / "isbi2012" / "results.json").read_text())["results"]
+    kept = json.loads((lab.RESULTS / "isbi2012" / "results.json").read_text())["results"]
     pixel, rand = (error for error, _ in isbi2012.held_out(kept["curves"]))
     paper_pixel, paper_rand = next(iter(isbi2012.PUBLISHED.values()))
     return {
@@ -138,11 +138,11 @@ def readme_blocks() -> dict[str, str]:
                 ),
                 (
                     f"ended at {one:.2%} on one device and at {eight:.2%} on eight, where sums"
-                    " are rounded differently."
+                    " are rounded differently. Test"
                 ),
                 (
-                    "Test data choose nothing. `experiments/results.py` writes this."
-                    " [Details](experiments/README.md)."
+                    "data choose nothing. [Details](experiments/README.md), by"
+                    " `experiments/scripts/results.py`."
                 ),
             ]
         ),
@@ -177,7 +177,7 @@ def main() -> None:
         train_seeds([name for name in SEEDS if name in arguments.only], arguments.data_dir)
         return
     for name in arguments.only:
-        lab.keep(train(name, arguments.data_dir), lab.HERE / name)
+        lab.keep(train(name, arguments.data_dir), lab.RESULTS / name)
     table = [
         (
             "| command `python -m jaxdp.train …` | batch norm | steps | time | examples/s | test"
@@ -190,14 +190,14 @@ def main() -> None:
             *table,
             *map(row, CASES),
             "",
-            f"`python experiments/results.py`, {tables.machine('jax', 'flax')}",
+            f"`python experiments/scripts/results.py`, {tables.machine('jax', 'flax')}",
         ]
     )
     print(f"\n{text}")
     if arguments.write:
-        tables.write(lab.HERE / "README.md", "results", text)
+        tables.write(lab.PAGES["experiments"], "results", text)
         for name, block in readme_blocks().items():
-            tables.write(lab.HERE.parent / "README.md", name, block)
+            tables.write(lab.ROOT / "README.md", name, block)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Compares single 3x3 convolutions and their gradients with PyTorch's, on one core. They are
 what most of a step consists of.
 
-    python benchmarks/torch_convolutions.py [--rounds N] [--seconds N] [--write FILE]
+    python benchmarks/convolutions.py [--rounds N] [--seconds N] [--write FILE]
 
 Both libraries run in this process, which keeps itself to one core, on arrays that exist; PyTorch in
 the faster of its two memory orders. A figure is the median over rounds, in which all take turns.
@@ -76,7 +76,7 @@ def main() -> None:
     ]
     heading = (
         "Milliseconds of one core, of jaxdp and PyTorch, and in brackets GFLOP/s, written by"
-        " `nox -s bench -- torch_convolutions`."
+        " `nox -s bench -- convolutions`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'torch')}", "", *lines, ""])
     print(text)

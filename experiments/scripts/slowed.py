@@ -2,7 +2,7 @@
 the least seconds of a step.
 
 JAXDP_WORKER_SECONDS=0.1,0.1,0.4 python -m jaxdp.launch -n 3 -- train --plugins
-experiments/slowed.py --callbacks slowed --model cnn
+experiments/scripts/slowed.py --callbacks slowed --model cnn
 """
 
 import os

@@ -1,6 +1,6 @@
 """The measurements of gpu_check.py, each in a process of its own.
 
-python benchmarks/gpu_cells.py NAME JSON        prints what it finds, as lines of JSON
+python -m gpu.cells NAME JSON        prints what it finds, as lines of JSON
 """
 
 import importlib
@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import roofline
 import versus_torch
+
+from gpu import roofline
 
 Record = dict[str, Any]
 WARM_UP, REPEATS, SECONDS, MOST_STEPS = 3, 3, 1.0, 1000

@@ -18,7 +18,7 @@ from typing import Any
 from jaxdp.launching import measurement as trial
 
 Record = dict[str, Any]
-CELLS = pathlib.Path(__file__).with_name("gpu_cells.py")
+BENCHMARKS = pathlib.Path(__file__).parents[1]
 # JAX takes 75% of a GPU's memory at first, PyTorch what it needs: where they are compared, up to
 # the last byte, both can have it.
 ENVIRONMENT = {"XLA_CLIENT_MEM_FRACTION": "0.94", "PYTHONUNBUFFERED": "1"}
@@ -122,12 +122,14 @@ class Clock:
         environment: Record | None = None,
         **arguments: Any,
     ) -> Record:
-        """Measures a function of gpu_cells.py and returns what it says, with `status` and `reason`.
+        """Measures a function of gpu/cells.py and returns what it says, with `status` and `reason`.
 
         Some of it if it fails.
         """
-        command = [sys.executable, str(CELLS), function, json.dumps(arguments)]
-        ended = self.run(command, what=what or function, environment=environment)
+        command = [sys.executable, "-m", "gpu.cells", function, json.dumps(arguments)]
+        path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
+        own = {"PYTHONPATH": path} | (environment or {})
+        ended = self.run(command, what=what or function, environment=own)
         found: Record = {
             name: ended[name] for name in ("status", "reason", "seconds", "errors") if name in ended
         }

@@ -1,6 +1,6 @@
 """How do a notebook's outputs get into the repository? Its pictures are packed again, without loss.
 
-    python experiments/keep_outputs.py EXECUTED.ipynb KEPT.ipynb
+    python experiments/scripts/keep_outputs.py EXECUTED.ipynb KEPT.ipynb
 
 A picture is base64 there, and chance spells the marks of unfinished work in it, so that a search
 for these finds pictures instead of code. It packs a PNG in the shortest way that spells none.

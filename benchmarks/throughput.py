@@ -10,17 +10,17 @@ accelerators it is PyramidNet 110 α48 on CIFAR-10, and all devices there are.
 from typing import Any
 
 import jax
-import lab
+from experiment import COLORS, Experiment, create_figure, run
 
 from jaxdp.reporting.benchmarks import heading
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 DISTRIBUTED = ("central", "pmap", "shard_map", "sharded")
-COLORS = dict(zip(("single", *DISTRIBUTED), lab.COLORS, strict=False))
-MARKERS = dict(zip(COLORS, "ovsD^", strict=True))
+COLOR_OF = dict(zip(("single", *DISTRIBUTED), COLORS, strict=False))
+MARKERS = dict(zip(COLOR_OF, "ovsD^", strict=True))
 
 
-def measure(experiment: lab.Experiment) -> Any:
+def measure(experiment: Experiment) -> Any:
     simulated = jax.default_backend() == "cpu"
     devices, sizes, flags = 4 if simulated else jax.device_count(), SIZES, ["--model", "pyramidnet"]
     if not simulated:
@@ -46,7 +46,7 @@ def measure(experiment: lab.Experiment) -> Any:
 
 def show(records: Any) -> tuple[list[str], Any]:
     sizes = sorted({record["global_batch_size"] for record in records})
-    figure, (axes,) = lab.create_figure(
+    figure, (axes,) = create_figure(
         1, title="PyramidNet: throughput against the batch", subtitle=heading(records)
     )
     table = [
@@ -66,17 +66,17 @@ def show(records: Any) -> tuple[list[str], Any]:
         }
         label = f"{strategy}, {count} device" + "s" * (count > 1)
         look: Any = {
-            "color": COLORS[strategy],
+            "color": COLOR_OF[strategy],
             "marker": MARKERS[strategy],
             "linewidth": 2,
             "label": label,
         }
         axes.plot(list(rates), [rate["median"] for rate in rates.values()], **look)
         low, high = ([rate[which] for rate in rates.values()] for which in ("min", "max"))
-        axes.fill_between(list(rates), low, high, color=COLORS[strategy], alpha=0.16, linewidth=0)
+        axes.fill_between(list(rates), low, high, color=COLOR_OF[strategy], alpha=0.16, linewidth=0)
         for size, each in here.items():
             if each["status"] == "oom":
-                axes.annotate("OOM", (size, 0), color=COLORS[strategy], ha="center", va="bottom")
+                axes.annotate("OOM", (size, 0), color=COLOR_OF[strategy], ha="center", va="bottom")
     axes.set(xlabel="global batch size", ylabel="images / s", xscale="log", ylim=(0, None))
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
@@ -91,4 +91,4 @@ def cell(record: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
-    lab.run("throughput", __doc__, measure, show)
+    run("throughput", __doc__, measure, show)

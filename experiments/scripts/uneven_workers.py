@@ -39,7 +39,7 @@ def measure(experiment: lab.Experiment) -> Any:
     try:
         ray_connection.require()
     except ConfigError as error:
-        print(f"experiments/uneven_workers.py: {error.remedy}", file=sys.stderr)
+        print(f"experiments/scripts/uneven_workers.py: {error.remedy}", file=sys.stderr)
         sys.exit(2)
     # Images that a worker computes in a step, if all compute as many; a multiple of the number that
     # batch norm and the slices need.
@@ -47,7 +47,7 @@ def measure(experiment: lab.Experiment) -> Any:
     batch = WORKERS * share
     data = ["--dataset", "digits"] if experiment.tiny else ["--dataset", "mnist", *experiment.data]
     common = ["--model", "cnn", "--batch-norm", f"group:{share // 6}", *data]
-    plugin = ["--plugins", str(lab.HERE / "slowed.py"), "--callbacks", "slowed"]
+    plugin = ["--plugins", str(lab.SCRIPTS / "slowed.py"), "--callbacks", "slowed"]
     workers, servers = ["--workers", str(WORKERS)], ["--servers", str(SERVERS)]
     # its flags, images of a step, and of what a worker computes at once
     cases = {

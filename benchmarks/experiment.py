@@ -1,12 +1,13 @@
-"""What do all experiments do? They run commands of jaxdp, keep what these leave, draw a figure and
-write a table.
+"""What the experiments and three of the benchmarks share: runs commands of jaxdp, keeps what these
+leave, draws a figure and writes a table.
 
-    python experiments/NAME.py [--tiny] [--data-dir DIR] [--output DIR] [--redraw] [--write]
+    python SCRIPT.py [--tiny] [--data-dir DIR] [--output DIR] [--redraw] [--write [PAGE]]
 
-`--tiny` tries the same in a minute or two, with results that mean nothing. `--output` is where the
-figure goes (default: experiments/NAME, with `--tiny` build/experiments/NAME); the runs themselves
-go to `runs/experiments/NAME`. `--redraw` takes the results of the last time from there. `--write`
-puts the table into experiments/README.md.
+`--tiny` tries the same in a minute or two, with results that mean nothing. `--output` is the folder
+of the figure (default: results/SCRIPT in experiments/ or benchmarks/, with `--tiny`
+build/experiments/SCRIPT); the runs themselves go to `runs/experiments/SCRIPT`. `--redraw` takes the
+results of the last time from there. `--write` puts the table into a page (default:
+experiments/README.md or docs/benchmarks.md).
 """
 
 import argparse
@@ -22,14 +23,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
+import tables
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "benchmarks"))  # a script's own folder alone is on the path
-
-import tables  # noqa: E402
-
+ROOT = pathlib.Path(__file__).parents[1]
+# The page with the tables of the scripts in each folder.
+PAGES = {
+    "benchmarks": ROOT / "docs" / "benchmarks.md",
+    "experiments": ROOT / "experiments" / "README.md",
+}
 # Okabe and Ito's, which people with any colour vision can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#4d4d4d", "#e69f00")
 # The parts of a run folder in the repository: no checkpoints and no TensorBoard events.
@@ -67,15 +70,19 @@ class Run:
 
 
 class Experiment:
-    """One of the scripts of this folder.
+    """The script that was started.
 
     Attributes:
+        script: its path, from the root of the repository.
         tiny: whether it is only tried.
         output: folder for figures and results.
         data: flags that say where the datasets lie.
     """
 
     def __init__(self, name: str, description: str | None) -> None:
+        self.script = pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT)
+        folder = self.script.parts[0]
+        page = PAGES[folder]
         parser = argparse.ArgumentParser(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter
         )
@@ -89,12 +96,18 @@ class Experiment:
             "--redraw", action="store_true", help="measure nothing, draw the last results again"
         )
         parser.add_argument(
-            "--write", action="store_true", help="write the table into experiments/README.md"
+            "--write",
+            type=pathlib.Path,
+            nargs="?",
+            const=page,
+            metavar="PAGE",
+            help=f"write the table into a page (default: {page.relative_to(ROOT)})",
         )
         self.arguments = parser.parse_args()
         self.name, self.tiny = name, self.arguments.tiny
         self.data = ["--data-dir", self.arguments.data_dir] if self.arguments.data_dir else []
-        default = pathlib.Path("build", "experiments", name) if self.tiny else HERE / name
+        kept = ROOT / folder / "results" / name
+        default = pathlib.Path("build", "experiments", name) if self.tiny else kept
         self.output: pathlib.Path = self.arguments.output or default
         self.output.mkdir(parents=True, exist_ok=True)
         self.runs = pathlib.Path("runs", "experiments", name + "-tiny" * self.tiny)
@@ -165,10 +178,10 @@ def run(
     table, figure = show(kept["results"])
     for ending in ("png", "svg"):
         figure.savefig(experiment.output / f"{name}.{ending}", dpi=150)
-    text = "\n".join([*table, "", f"`python experiments/{name}.py`, {kept['machine']}"])
+    text = "\n".join([*table, "", f"`python {experiment.script}`, {kept['machine']}"])
     print(f"\n{text}\n\n{experiment.output}")
     if experiment.arguments.write and not experiment.tiny:
-        tables.write(HERE / "README.md", name, text)
+        tables.write(experiment.arguments.write, name, text)
 
 
 def command(*words: str) -> None:

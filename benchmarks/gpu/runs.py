@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from gpu_processes import Clock, Record, StopAt
+
+from gpu.processes import Clock, Record, StopAt
 
 # How the dataset reaches the steps, as flags of `jaxdp.train`.
 WAYS = {

@@ -1,0 +1,1 @@
+"""What gpu_check.py measures, and the processes in which it measures."""
