@@ -191,7 +191,7 @@ def slow(session: nox.Session) -> None:
         for name in ("slurm", "ray", "workers", "fuzz", "aot")
         for word in ("--ignore", f"tests/{name}")
     ]
-    session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
+    session.run("pytest", "-m", "slow and not random_faults", *share, *others, *session.posargs)
     session.run("pytest", "--half-precision", "-m", "half_precision and slow", *others)
 
 
@@ -344,7 +344,13 @@ def faults(session: nox.Session) -> None:
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = ["--faults-only", "--fault-table=docs/fault-tests.md"]
     session.run(
-        "pytest", "-m", "(slow or not slow) and not storm", *share, *table, *files, *session.posargs
+        "pytest",
+        "-m",
+        "(slow or not slow) and not random_faults",
+        *share,
+        *table,
+        *files,
+        *session.posargs,
     )
 
 
@@ -374,7 +380,7 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
-def storm(session: nox.Session) -> None:
+def random_faults(session: nox.Session) -> None:
     """200 kills, signals, stops and full disks over a matrix of runs.
 
     Writes its table in docs/fault-tests.md.
@@ -385,9 +391,17 @@ def storm(session: nox.Session) -> None:
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = (
-        [] if session.posargs else ["--fault-table=docs/fault-tests.md", "--fault-table-name=storm"]
+        []
+        if session.posargs
+        else ["--fault-table=docs/fault-tests.md", "--fault-table-name=random"]
     )
-    seed = with_seed("--storm-seed", session.posargs)
+    seed = with_seed("--random-faults-seed", session.posargs)
     session.run(
-        "pytest", "-m", "storm", "tests/promises/test_random_faults.py", *share, *table, *seed
+        "pytest",
+        "-m",
+        "random_faults",
+        "tests/promises/test_random_faults.py",
+        *share,
+        *table,
+        *seed,
     )

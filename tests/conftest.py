@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     return " ".join(
         f"--{name}={config.getoption(name.replace('-', '_'))}"
-        for name in ("fuzz-seed", "fuzz-cases", "storm-seed")
+        for name in ("fuzz-seed", "fuzz-cases", "random-faults-seed")
     )
 
 

@@ -78,13 +78,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fault-table-name", default="fault", help="of the table in FILE (default: %(default)s)"
     )
     parser.addoption(
-        "--storm-kills", type=int, default=200, help="over the whole matrix (default: %(default)s)"
+        "--random-faults",
+        type=int,
+        default=200,
+        help="over the whole matrix (default: %(default)s)",
     )
     parser.addoption(
-        "--storm-seed",
+        "--random-faults-seed",
         type=int,
         default=0,
-        help="from which the moments and kinds of kills are drawn",
+        help="from which the moments and kinds of faults are drawn",
     )
     parser.addoption(
         "--fault-table",

@@ -1,7 +1,7 @@
 """Kills, signals and full disks at any moment, the same command again, and so on: the run ends
 bitwise as an undisturbed one.
 
-`nox -s storm` tries a matrix of models, strategies, callbacks and processes, with 200
+`nox -s random_faults` tries a matrix of models, strategies, callbacks and processes, with 200
 kills; `-- -k unet` a part of it.
 """
 
@@ -138,8 +138,8 @@ class Start:
 
 
 @dataclasses.dataclass
-class Storm:
-    """Kills by where they landed, and what was found after them."""
+class Injected:
+    """Faults by where they landed, and what was found after them."""
 
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     faults: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -172,7 +172,7 @@ def start(
     processes: int = 1,
     hosts: Sequence[network.Host] = (),
 ) -> Start:
-    # A cache of the storm's own: a kill may cut an entry short while it is written, and others read
+    # A cache of its own: a kill may cut an entry short while it is written, and others read
     # the shared one. A limit on the size of files cuts bytecode short, which Python does not
     # notice.
     own = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -236,7 +236,7 @@ def wait_for_moment(kind: str, begun: Start, chance: random.Random, start_second
         time.sleep(chance.uniform(0, 0.03))
 
 
-def check_continuation(begun: Start, storm: Storm) -> None:
+def check_continuation(begun: Start, injected: Injected) -> None:
     """It went on after exactly the newest complete checkpoint, if it came that far, and complained
     about nothing else.
     """
@@ -245,18 +245,18 @@ def check_continuation(begun: Start, storm: Storm) -> None:
         # One that was being removed, since enough newer ones are complete.
         assert begun.newest_before is not None, text
         assert int(step) <= begun.newest_before - KEEP, text
-        storm.half_removed += 1
+        injected.half_removed += 1
     assert "Traceback" not in text, text
     if steps:
         assert after == begun.newest_before, text
         assert steps == list(range((after or 0) + 1, steps[-1] + 1))
     if after is not None:
         assert begun.newest_before is not None, text
-        storm.most_steps_lost = max(storm.most_steps_lost, begun.newest_before - after)
-        storm.checked_continuations += 1
+        injected.most_steps_lost = max(injected.most_steps_lost, begun.newest_before - after)
+        injected.checked_continuations += 1
 
 
-def check_disk(begun: Start, storm: Storm) -> None:
+def check_disk(begun: Start, injected: Injected) -> None:
     """What is there after a kill can be used: the newest checkpoint is whole, and no older than the
     last step shown allows.
     """
@@ -267,7 +267,7 @@ def check_disk(begun: Start, storm: Storm) -> None:
         return
     verdict = integrity.examine(saved(begun.run_dir), step)
     assert not verdict.problem, verdict
-    storm.without_checksums += verdict.state == "unverified"
+    injected.without_checksums += verdict.state == "unverified"
     found = arrays(begun.run_dir, step)
     assert int(found["step"]) == step
     assert all(np.isfinite(array).all() for array in found.values())
@@ -341,7 +341,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def weather(
+def disturb(
     folder: pathlib.Path,
     flags: list[str],
     kills: int,
@@ -350,22 +350,24 @@ def weather(
     faults: Sequence[str] = ("kill -9",),
     processes: int = 1,
     hosts: Sequence[network.Host] = (),
-) -> Storm:
-    """Runs once undisturbed, beside it through the storm, and compares."""
-    print(f"storm: seed {seed}, {kills} kills, {' '.join(flags)}")
-    chance, storm = random.Random(seed), Storm()
+) -> Injected:
+    """Runs once undisturbed and once with faults, at the same time, and compares."""
+    print(f"random faults: seed {seed}, {kills} kills, {' '.join(flags)}")
+    chance, injected = random.Random(seed), Injected()
     # Of four starts that are killed one makes 5 steps at most, two 3, one none.
     last = 8 + (2 if len(faults) == 1 else 12) * kills
     flags = [*flags, "--steps", str(last)]
     whole = start(folder, 0, "whole", flags, processes)
     try:
-        endure(folder, flags, kills, chance, storm, faults=faults, processes=processes, hosts=hosts)
+        endure(
+            folder, flags, kills, chance, injected, faults=faults, processes=processes, hosts=hosts
+        )
         assert whole.process.wait(timeout=600) == 0, whole.shown()
     finally:
         whole.process.kill()
         whole.process.wait()
     compare(folder / "whole", folder / "parts", last)
-    return storm
+    return injected
 
 
 def endure(
@@ -373,7 +375,7 @@ def endure(
     flags: list[str],
     kills: int,
     chance: random.Random,
-    storm: Storm,
+    injected: Injected,
     *,
     faults: Sequence[str],
     processes: int,
@@ -404,17 +406,17 @@ def endure(
             begun.process.kill()
             begun.process.wait()
         where = where_it_landed(begun)
-        storm.kills[where] += 1
-        storm.faults[fault] += 1
+        injected.kills[where] += 1
+        injected.faults[fault] += 1
         print(
             f"{fault} {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where};"
             f" newest {newest(begun.run_dir)}"
         )
-        check_continuation(begun, storm)
-        check_disk(begun, storm)
+        check_continuation(begun, injected)
+        check_disk(begun, injected)
     end = start(folder, kills, "parts", flags, processes, hosts)
     assert end.process.wait(timeout=600) == 0, end.shown()
-    check_continuation(end, storm)
+    check_continuation(end, injected)
 
 
 def drawn(faults: Sequence[str], count: int, chance: random.Random) -> list[str]:
@@ -432,19 +434,19 @@ def compare(whole: pathlib.Path, parts: pathlib.Path, last: int) -> None:
     assert integrity.steps(saved(parts)) == integrity.steps(saved(whole))
 
 
-def tell(storm: Storm, record_fault: RecordFault) -> None:
+def report(injected: Injected, record_fault: RecordFault) -> None:
     print(
-        f"{storm.kills.total()} kills: {dict(storm.kills)}; {storm.without_checksums} came before"
+        f"{injected.kills.total()} kills: {dict(injected.kills)}; {injected.without_checksums} came before"
         " the checksums",
         end=", ",
     )
-    print(f"{storm.half_removed} while an old checkpoint was being removed", end="; ")
+    print(f"{injected.half_removed} while an old checkpoint was being removed", end="; ")
     print(
-        f"{storm.checked_continuations} continuations, at most {storm.most_steps_lost} steps lost"
+        f"{injected.checked_continuations} continuations, at most {injected.most_steps_lost} steps lost"
     )
     outcome = "continues after the newest checkpoint, ends bitwise the same"
-    for where, times in storm.kills.items():
-        record_fault(f"kill -9, {where}", times, outcome, storm.most_steps_lost)
+    for where, times in injected.kills.items():
+        record_fault(f"kill -9, {where}", times, outcome, injected.most_steps_lost)
 
 
 @pytest.mark.slow
@@ -459,34 +461,38 @@ def tell(storm: Storm, record_fault: RecordFault) -> None:
 def test_kills_change_nothing(
     flags: list[str], kills: int, seed: int, tmp_path: pathlib.Path, record_fault: RecordFault
 ) -> None:
-    storm = weather(tmp_path, flags, kills, seed)
-    assert storm.kills.total() == kills
-    assert storm.checked_continuations >= 1
+    injected = disturb(tmp_path, flags, kills, seed)
+    assert injected.kills.total() == kills
+    assert injected.checked_continuations >= 1
     if kills > 10:
-        assert min(storm.kills[where] for where in ("start-up", "training", "save under way")) >= 1
-    tell(storm, record_fault)
+        assert (
+            min(injected.kills[where] for where in ("start-up", "training", "save under way")) >= 1
+        )
+    report(injected, record_fault)
 
 
 @pytest.mark.slow
-@pytest.mark.storm
+@pytest.mark.random_faults
 @pytest.mark.parametrize("name", MATRIX)
-def test_a_matrix_of_storms(
+def test_random_faults_over_a_matrix_of_runs(
     name: str, tmp_path: pathlib.Path, record_fault: RecordFault, pytestconfig: pytest.Config
 ) -> None:
     processes = 2 if "2 processes" in name or "hosts" in name else 1
     shares = {each: 10 if " 2 " in each else 20 for each in MATRIX}
-    all_kills = pytestconfig.getoption("--storm-kills")
+    all_kills = pytestconfig.getoption("--random-faults")
     kills = max(shares[name] * all_kills // sum(shares.values()), 1)
     if "workers" in name:
         pytest.importorskip("ray")
-    seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
+    seed = pytestconfig.getoption("--random-faults-seed") + list(MATRIX).index(name)
     with network.hosts(processes) if "hosts" in name else contextlib.nullcontext(()) as hosts:
         faults = FAULTS_OF_HOSTS if hosts else FAULTS
-        storm = weather(
+        injected = disturb(
             tmp_path, MATRIX[name], kills, seed, faults=faults, processes=processes, hosts=hosts
         )
-    assert storm.faults.total() == kills
-    assert storm.checked_continuations >= kills // 3
-    counts = ", ".join(f"{count} {fault}" for fault, count in sorted(storm.faults.items()))
-    landed = ", ".join(f"{count} in {where}" for where, count in sorted(storm.kills.items()))
-    record_fault(name, kills, f"ends bitwise the same: {counts}; {landed}", storm.most_steps_lost)
+    assert injected.faults.total() == kills
+    assert injected.checked_continuations >= kills // 3
+    counts = ", ".join(f"{count} {fault}" for fault, count in sorted(injected.faults.items()))
+    landed = ", ".join(f"{count} in {where}" for where, count in sorted(injected.kills.items()))
+    record_fault(
+        name, kills, f"ends bitwise the same: {counts}; {landed}", injected.most_steps_lost
+    )
