@@ -36,8 +36,8 @@ DEFAULT_EPOCHS = 20
 FEWEST_DEFAULT_STEPS = 4
 SGD_RATE, OTHER_RATE = 0.1, 0.001
 _SGD_FAMILY = ("sgd", "momentum", "nesterov")
-# Learning rates of AdamW, which never blew up on 21 small sets (`experiments/scripts/small_sets.py`).
-# Instances do well with SGD there; regression was not measured.
+# Learning rates of AdamW, which never blew up on 21 small sets. Instances do well with SGD there;
+# regression was not measured. Source: experiments/scripts/small_sets.py.
 SMALL_SET_RATES = {"classification": 3e-4, "segmentation": 1e-3, "regression": 1e-3}
 WARMUP_EPOCHS = 5
 ONECYCLE_WARMUP = 0.3
