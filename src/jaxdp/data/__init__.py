@@ -1,9 +1,11 @@
-"""Datasets: where examples come from and in which order, and augmentation inside the compiled step.
+"""Provides datasets: the sources and the order of examples, and augmentation inside the compiled
+step.
 
-`load` opens a dataset by its name, `from_folder` one of your own pictures. `from_arrays` makes one
-of arrays in memory, `from_dataset` one of an object with a length and an index.
+`load` opens a dataset by its name, and `from_folder` opens a folder of your own pictures.
+`from_arrays` makes a dataset of arrays in memory, and `from_dataset` of an object with a length and
+an index.
 
-A batch is a dict of arrays with a leading example dimension: `images` (uint8, NHWC), `labels`,
+A batch is a dict of arrays with a leading dim of examples: `images` (uint8, NHWC), `labels`,
 `indices` (each example's number in its set) and `weights` (1; 0 for the padding of a last
 evaluation batch).
 """
@@ -28,7 +30,7 @@ __all__ = [
     "load",
 ]
 
-# The others are in `dataset`.
+# The other types are in `dataset`.
 _MODULES = {
     "from_arrays": "arrays",
     "from_dataset": "loaders",

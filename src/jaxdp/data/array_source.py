@@ -1,4 +1,4 @@
-"""Checks arrays of images and targets, and makes a source of examples of them."""
+"""Checks arrays of images and targets, and makes a source of examples from them."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxdp.text.console import warn
 from jaxdp.text.messages import some
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
-_FIELDS = {3: "masks", 4: "targets"}  # by the targets' dimensions; others are labels
+_FIELDS = {3: "masks", 4: "targets"}  # by the dims of the targets; others are labels
 
 
 def array_source(
@@ -36,11 +36,11 @@ def array_source(
     Args:
         names: what errors call the two arrays.
         where: what errors call the split.
-        like: the training split, which this one has to be like.
-        field: `labels`, `masks` or `targets`; empty if the shape of the targets decides.
+        like: the training split, which this split must match.
+        field: `labels`, `masks` or `targets`; empty if the shape of the targets determines it.
 
     Raises:
-        ConfigError: if they are of another kind or shape or do not fit each other.
+        ConfigError: if they have another type or shape, or do not match each other.
     """
     images, targets = _channels_last(pair, names, request)
     if not field:
@@ -78,14 +78,15 @@ def _channels_last(
             images = channels_last(images, names[0], first=is_tensor(pair[0]))
         except ValueError as error:
             raise request.error(f"{names[0]} {error}") from error
-    # Channels first is certain of a tensor, and of one channel of the images' size.
+    # Channels come first for certain in a tensor, and in one channel of the size of the images.
     if targets.ndim == 4 and (is_tensor(pair[1]) or targets.shape[1:] == (1, *images.shape[1:3])):
         targets = np.moveaxis(targets, 1, -1)
     return images, targets
 
 
 def _field_of(targets: np.ndarray, name: str, request: Request, like: ArraySource | None) -> str:
-    """Returns what targets are: their dimensions say it, and with one channel what else is known.
+    """Returns the field of the targets, from their dims and, with one channel, from other
+    knowledge.
 
     Raises:
         ConfigError: for values that may be classes or pixels.
@@ -117,7 +118,7 @@ def _field_of(targets: np.ndarray, name: str, request: Request, like: ArraySourc
 def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     try:
         array = as_array(values)
-    except Exception as error:  # whatever the object's own conversion raises
+    except Exception as error:  # any exception of the object's own conversion
         problem = f"cannot be made an array: {' '.join(str(error).split())}"
         raise request.error(f"{name} {problem}") from error
     if array.dtype.kind not in "fiub" or array.ndim == 0:
@@ -133,7 +134,7 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
 def _check(
     images: np.ndarray, name: str, request: Request, dtypes: tuple[str, ...] = ("uint8",)
 ) -> None:
-    """Raises ConfigError for arrays that are no images of one of these dtypes."""
+    """Raises ConfigError for arrays that are not images of one of these dtypes."""
     shape, dtype = images.shape, images.dtype
     problem = ""
     if images.ndim not in (3, 4) or 0 in shape[1:]:
@@ -155,7 +156,7 @@ def _check(
 def _checked_targets(
     targets: np.ndarray, size: tuple[int, ...], field: str, name: str, request: Request
 ) -> np.ndarray:
-    """Returns int32 labels or numbers of objects, uint8 masks, or images."""
+    """Returns int32 labels or instance labels, uint8 masks, or images."""
     if field == "targets":
         _check(targets, name, request)
         targets = targets if targets.ndim == 4 else targets[..., None]
@@ -198,7 +199,7 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
 
 
 def warn_without_0(labels: Any, request: Request) -> None:
-    """Warns if training labels seem to be counted from 1."""
+    """Warns if training labels seem to count from 1."""
     if np.min(labels, initial=1) > 0:
         remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
         warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")

@@ -1,4 +1,4 @@
-"""Datasets of arrays: what images and targets may be, and `from_arrays`."""
+"""Makes datasets of arrays, and defines which images and targets are accepted."""
 
 import dataclasses
 import numbers
@@ -35,32 +35,35 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     seed: int = 0,
     on_bad_example: str = "error",
 ) -> Dataset:
-    """Makes a dataset of arrays, of NumPy or whatever else `numpy.asarray` takes.
+    """Makes a dataset of arrays, of NumPy or of any type that `numpy.asarray` accepts.
 
-    Mean and standard deviation are taken over the images that are left for training.
+    Mean and standard deviation are computed over the images that remain for training.
 
     Args:
-        images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey ones.
-        targets: decide the task: integers (N,) are labels, integers (N, H, W) masks, with 255 for
-            pixels to ignore; uint8 (N, H, W, C) are images to be learned. With one channel, few
-            low values are masks.
-        validation: a share between 0 and 1 of each class, which is drawn from the examples and no
-            longer trained on; or a pair of images and targets.
+        images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey images.
+        targets: determine the task. Integers (N,) are labels, integers (N, H, W) are masks, with
+            255 for ignored pixels, and uint8 (N, H, W, C) are images to be learned. With one
+            channel, few low values are masks.
+        validation: a share between 0 and 1 of each class, which is drawn from the examples and
+            excluded from training; or a pair of images and targets.
         test: a pair of images and targets.
-        task: `classification`, `segmentation` or `regression`, where the targets do not say it.
+        task: `classification`, `segmentation` or `regression`, if the targets do not determine it.
         class_names: one per class.
-        num_classes: of labels or masks, if more than occur.
-        mask_values: values of masks that are class 0, 1, ..., e.g. `"0,128,255"`, or `"binary"`: 0
+        num_classes: number of classes of labels or masks, if it is larger than the number that
+            occurs.
+        mask_values: mask values of the classes 0, 1, ..., e.g. `"0,128,255"`, or `"binary"` for 0
             and everything else.
         instances: whether masks hold a number for each object, for instance segmentation, and 0 for
             background.
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
-        seed: of the draw of validation examples, which depends on it and the labels alone.
-        on_bad_example: `skip` leaves examples out that cannot be used; `error` ends at the first.
+        seed: seed of the draw of validation examples, which depends only on the seed and the
+            labels.
+        on_bad_example: `skip` leaves out examples that cannot be used; `error` raises for the first
+            of them.
 
     Raises:
-        ConfigError: for arrays of another kind or shape, or that do not fit each other.
+        ConfigError: for arrays of another type or shape, or arrays that do not match each other.
     """
     if task not in (None, *TARGET_FIELDS):
         raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
@@ -85,8 +88,8 @@ def arrays_for(
     """Returns images and targets as a dataset to evaluate a model on.
 
     Args:
-        known: what the model knows of its own dataset.
-        mask_values: of `--mask-values` of its run.
+        known: what the model knows about its own dataset.
+        mask_values: value of `--mask-values` of its run.
 
     Raises:
         ConfigError: as `from_arrays` does.
@@ -104,10 +107,10 @@ def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
     dataset = complete(dataset, parts, request)
-    if images.dtype == np.uint8:  # all of them, since that takes no reading
+    if images.dtype == np.uint8:  # all examples, since this requires no reading
         mean, std = moments_of(images[parts["train"][1]])
         dataset = dataclasses.replace(dataset, mean=mean, std=std)
-    # A mask may have classes that the training masks do not have.
+    # A mask may have classes that the training masks lack.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
         for index in range(len(source)):
             _ = source[index]
@@ -141,7 +144,7 @@ def _array_splits(
 def array_dataset(
     splits: Mapping[str, Any], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
-    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown."""
+    """Returns a dataset of arrays. Its statistics, and its mask classes, are still unknown."""
     train = next(iter(splits.values()))
     classes = 0
     if train.field == "targets":

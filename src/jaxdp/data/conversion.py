@@ -1,4 +1,4 @@
-"""Converts pictures of any colour mode and depth into arrays: the same for training and for
+"""Converts pictures of any colour mode and depth into arrays, in the same way for training and for
 prediction.
 """
 
@@ -11,7 +11,9 @@ from jaxdp.data.dataset import DTYPES, BadExample, native
 from jaxdp.data.tiff import ASSOCIATED
 
 _AS_FLOAT = ("int8", "int16", "float16", "float64")
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
+_LUMA = np.array(
+    [0.299, 0.587, 0.114], np.float32
+)  # ITU-R 601-2, as in Pillow's conversion from colour to grey
 
 
 def convert(
@@ -21,23 +23,24 @@ def convert(
     *,
     opacity: int = 0,
 ) -> np.ndarray:
-    """Returns a picture as an array (H, W, C) with the channels that are wanted, at its own depth.
+    """Returns a picture as an array (H, W, C) with the requested channels, at its own depth.
 
-    Pillow converts what it has a mode for: 8 bits, in grey or colour, with or without opacity.
+    Pillow converts pictures for which it has a mode: 8 bits, in grey or colour, with or without
+    opacity.
 
     Args:
         image: Pillow's image, or an array (H, W, C).
-        opacity: of an array whose last channel is the opacity, how: `tiff.Plane.opacity`.
+        opacity: `tiff.Plane.opacity` of an array, if its last channel is the opacity.
 
     Raises:
-        BadExample: for numbers that no depth here holds.
+        BadExample: for numbers that do not fit any supported depth.
     """
     if isinstance(image, Image.Image):
         if dtype_of_mode(image.mode) == "uint8":
             return _convert_picture(image, channels)
         image = np.asarray(image)[..., None]
     pixels = _standard(image, where)
-    if opacity == ASSOCIATED and channels != 4:  # it lies on black already
+    if opacity == ASSOCIATED and channels != 4:  # it is already blended with black
         pixels, opacity = pixels[..., :-1], 0
     if pixels.dtype == np.uint8 and (pixels.shape[2] in (1, 3) or opacity):
         plain = pixels[..., 0] if pixels.shape[2] == 1 else pixels
@@ -76,7 +79,7 @@ def _rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
     """Returns pixels as uint8, uint16 or float32.
 
-    Nothing but the last digits of float64 is lost.
+    Only the last digits of float64 are lost.
     """
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
@@ -91,7 +94,7 @@ def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
 
 
 def dtype_of(dtype: np.dtype[Any]) -> str:
-    """Returns the dtype of the pixels that stored ones of this dtype become."""
+    """Returns the dtype to which stored pixels of this dtype are converted."""
     if dtype == np.bool_:
         return "uint8"
     if dtype.name in _AS_FLOAT:
@@ -100,10 +103,10 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of_mode(mode: str) -> str:
-    """Returns the dtype of the pixels that a picture of this mode becomes."""
+    """Returns the dtype to which the pixels of a picture of this mode are converted."""
     return "float32" if mode == "F" else "uint16" if mode.startswith("I") else "uint8"
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Returns whether a picture has no colour, by its mode."""
+    """Returns whether the mode of a picture has no colour."""
     return Image.getmodebase(image.mode) == "L"

@@ -1,4 +1,4 @@
-"""A dataset: its splits, and what a model, a task and a report need to know of it."""
+"""Defines a dataset: its splits, and the facts that a model, a task and a report require."""
 
 import abc
 import dataclasses
@@ -15,17 +15,17 @@ from jaxdp.errors import ConfigError
 Example = dict[str, Any]
 Size = tuple[int, int]  # height, width
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
-PAD_LABEL = -1  # instance label of pixels beyond the border of an image that was padded
+PAD_LABEL = -1  # instance label of padding pixels of an image
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
 NOT_FINITE = "has NaN or infinite pixels"
-# How many widths of the range a pixel may lie beyond it: the sums of squares of pixels stay finite
-# in float32.
+# How many widths of the range a pixel may be outside the range, so that sums of squares of pixels
+# stay finite in float32.
 _FARTHEST = 1e12
 
 
 class BadExample(ConfigError):
-    """One example of many cannot be used; `--on-bad-example` decides what that means.
+    """An example cannot be used. `--on-bad-example` determines the consequence.
 
     Args:
         where: file or split and index.
@@ -41,10 +41,10 @@ class BadExample(ConfigError):
 
 
 def pixel_problem(darkest: float, brightest: float, pixel_range: tuple[float, float]) -> str:
-    """Returns why a step could not compute with an image of floats; "" if it can.
+    """Returns why a step cannot compute with an image of floats, or "" if it can.
 
     Args:
-        darkest, brightest: of its pixels; NaN if any pixel is.
+        darkest, brightest: of its pixels; NaN if any pixel is NaN.
         pixel_range: of the dataset.
     """
     if not (math.isfinite(darkest) and math.isfinite(brightest)):
@@ -65,8 +65,8 @@ def native(array: np.ndarray) -> np.ndarray:
 def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
     """Returns how many of these examples have each problem, the most common first.
 
-    Problems that differ only in numbers, such as the sizes of masks, are one, in which `N` stands
-    for the numbers that differ.
+    Problems that differ only in numbers, such as the sizes of masks, count as one problem, in which
+    `N` replaces the different numbers.
     """
     groups: dict[str, list[str]] = {}
     for error in problems:
@@ -79,15 +79,15 @@ def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
 
 @runtime_checkable
 class Source(Protocol):
-    """Random access to the examples of one split, from several threads at a time.
+    """Random access to the examples of one split, from several threads at once.
 
     `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task
-    needs: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; with
-    `Dataset.instances` int32, instance labels), `targets` (uint8, H x W x C, an image), or for a
-    task of your own what `Dataset.targets` declares. It raises BadExample for a broken example.
+    requires: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; with
+    `Dataset.instances` int32, instance labels), `targets` (uint8, H x W x C, an image), or for your
+    own task the fields that `Dataset.targets` declares. It raises BadExample for a broken example.
 
-    A source may also have `__getitems__(indices)`, which reads several examples at once, and what
-    else `BaseSource` has.
+    A source may also have `__getitems__(indices)`, which reads several examples at once, and the
+    other attributes of `BaseSource`.
     """
 
     def __len__(self) -> int: ...
@@ -96,9 +96,9 @@ class Source(Protocol):
 
 
 class BaseSource(abc.ABC):
-    """A source with defaults for everything that a source may know."""
+    """A source with defaults for all optional attributes of a source."""
 
-    sizes: Sequence[Size] = ()  # of all images, where headers say them
+    sizes: Sequence[Size] = ()  # of all images, if headers contain the sizes
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -110,7 +110,7 @@ class BaseSource(abc.ABC):
         return map(self.__getitem__, indices)
 
     def name(self, index: int) -> str:
-        """Returns what errors call an example; empty for its split and index."""
+        """Returns the name of an example in errors; empty for its split and index."""
         return ""
 
     def labels(self) -> Any:
@@ -124,20 +124,26 @@ class BaseSource(abc.ABC):
             return -1
 
     def groups(self) -> Sequence[Any] | None:
-        """Returns the file of each example, if the examples of a file belong into one split."""
+        """Returns the file of each example, if all examples of a file must be in the same split."""
         return None
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        """Returns a mask as stored, or its classes by `--mask-values`, and what errors call it."""
+        """Returns a mask as stored, or its classes according to `--mask-values`, and its name in
+        errors.
+        """
         return self[index]["masks"], self.name(index)
 
     def resized_to(self, resize: Any) -> "BaseSource":
-        """Returns this source, which may decode images smaller if they are resized anyway."""
+        """Returns this source, which may decode images at a reduced size if they are resized
+        afterwards.
+        """
         return self
 
 
 class UserSource(BaseSource):
-    """An object with a length and an index as a source: whatever else it has is used."""
+    """An object with a length and an index as a source, which uses all other attributes of the
+    object.
+    """
 
     def __init__(self, examples: Source) -> None:
         self.examples: Any = examples
@@ -158,7 +164,7 @@ class UserSource(BaseSource):
 
 
 def as_source(source: Source) -> BaseSource:
-    """Returns a source with everything that a source may know."""
+    """Returns a source with all optional attributes."""
     return source if isinstance(source, BaseSource) else UserSource(source)
 
 
@@ -193,24 +199,24 @@ class ArraySource(BaseSource):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """Facts of a dataset that a model needs. Zeros and empty tuples are unknown: `open_dataset`
-    measures them.
+    """Facts of a dataset that a model requires. Zeros and empty tuples mean unknown facts, which
+    `open_dataset` measures.
 
     Attributes:
-        task: which task the examples have targets for.
-        num_classes: classes of labels or masks; for regression the channels of a target.
-        image_shape: (height, width, channels) of the images that are trained on.
+        task: the task for which the examples have targets.
+        num_classes: number of classes of labels or masks; for regression, of channels of a target.
+        image_shape: (height, width, channels) of the training images.
         mean, std: per channel, in the units of the stored pixels; images are normalized by them
             inside the compiled step. With a `pixel_range`, in units of 0 to 255.
         class_names: one per class, or none.
-        kind: which of the three tasks here `task` is like; `check_dataset` fills it in.
+        kind: the built-in task that `task` resembles, which `check_dataset` fills in.
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
         pixel_range: the stored values that become 0 and 255 inside the compiled step, linearly and
             without clipping; None for uint8.
         instances: whether the masks of the sources are instance labels, int32 with 0 for
-            background. Training learns from what `data.instances` makes of them: `masks` of the
+            background. `data.instances` makes the targets of training from them: `masks` of the
             classes background, cell and border, and `border_weights`.
-        mask_values: what the training masks hold, where nothing declares which values are classes.
+        mask_values: values of the training masks, if no setting declares which values are classes.
     """
 
     task: str = "classification"
@@ -227,7 +233,7 @@ class DatasetInfo:
 
     @property
     def answer(self) -> str:
-        """The task of the three here that predicts in the same form: classes, masks or images."""
+        """The built-in task that predicts in the same form: classes, masks or images."""
         return self.kind or self.task
 
     def stored_moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -239,12 +245,12 @@ class DatasetInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description(DatasetInfo):
-    """Facts of a dataset that a trained model needs without it: `dataset.json` of a run.
+    """Facts that a trained model requires without its dataset, as in `dataset.json` of a run.
 
     Attributes:
-        examples: how many each split has.
+        examples: the number of examples of each split.
         named: whether the classes have names, which may be numbers, or `class_names` counts them;
-            None for a run of version 0.3 or earlier, which does not say.
+            None for a run of version 0.3 or earlier, which does not record it.
     """
 
     examples: dict[str, int]
@@ -252,7 +258,7 @@ class Description(DatasetInfo):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the classes; none if they are only counted."""
+        """The names of the classes; empty if they are only counted."""
         counted = self.class_names == tuple(map(str, range(self.num_classes)))
         return self.class_names if self.named or (self.named is None and not counted) else ()
 
@@ -264,22 +270,22 @@ class Description(DatasetInfo):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset(DatasetInfo):
-    """The splits of a dataset, and what every user of it needs to know.
+    """The splits of a dataset, and the facts that its users require.
 
     Attributes:
         train: None only for data to evaluate a model on.
         test, validation: None for a dataset without such data.
-        augment: what `--augment` is by default.
-        defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
-            model, and `learning_rate` by optimizer.
-        targets: for a task of your own with a `target` of its own: shape and dtype of each such
-            field of an example, by a name other than `labels`, `masks` and `targets`.
-        name: what titles and errors call it.
-        settings: those that open it again; None for one that exists in memory alone.
-        whole: whether a tenth of `train` is still to be held out as test data.
-        padded: whether images were padded to `image_shape` at the bottom and right, where masks
-            are ignored.
-        measured: whether mean, deviation and range were measured, and not declared.
+        augment: the default of `--augment`.
+        defaults: defaults of settings for this dataset, by name; `model_kwargs` by model, and
+            `learning_rate` by optimizer.
+        targets: for your own task with its own `target`: shape and dtype of each such field of an
+            example, by a name other than `labels`, `masks` and `targets`.
+        name: its name in titles and errors.
+        settings: settings that open it again; None for a dataset that exists only in memory.
+        whole: whether a tenth of `train` must still be held out as test data.
+        padded: whether images were padded to `image_shape` at the bottom and right. Masks are
+            ignored in the padding.
+        measured: whether mean, standard deviation and range were measured instead of declared.
     """
 
     train: Source | None
@@ -297,25 +303,27 @@ class Dataset(DatasetInfo):
     measured: bool = False
 
     def splits(self) -> dict[str, Source]:
-        """Returns the splits that there are, by name."""
+        """Returns the existing splits by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: source for name, source in splits.items() if source is not None}
 
     @property
     def train_examples(self) -> int:
-        """How many examples there are to train on."""
+        """The number of training examples."""
         return 0 if self.train is None else len(self.train)
 
     @property
     def evaluation_split(self) -> str | None:
-        """The split that a run is judged by while it trains: validation, else test, else None."""
+        """The split that a run evaluates while it trains: validation, otherwise test, otherwise
+        None.
+        """
         return next((name for name in self.splits() if name != "train"), None)
 
     def describe(self) -> Description:
-        """Returns what `dataset.json` says."""
+        """Returns the content of `dataset.json`."""
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(DatasetInfo)}
         names = self.class_names or tuple(map(str, range(self.num_classes)))
-        # For the three tasks here, the kind is the task.
+        # For the built-in tasks, the kind is the task.
         facts |= {"class_names": names, "kind": self.kind if self.kind != self.task else ""}
         facts["named"] = bool(self.class_names)
         examples = {name: len(source) for name, source in self.splits().items()}
@@ -332,7 +340,7 @@ class Dataset(DatasetInfo):
             "masks": (grid, np.uint8),
             "targets": ((*grid, self.num_classes), np.uint8),
         }
-        # For a plugin's task, the fields may be known only when its kind is.
+        # For a plugin's task, the fields may be known only when its kind is known.
         field = TARGET_FIELDS.get(self.answer)
         weights = {"border_weights": (grid, np.float16)} if self.instances else {}
         return images | ({field: targets[field]} if field else {}) | weights

@@ -14,7 +14,7 @@ SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".spl
 _UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
-# What systems and network storage put next to the files of their users, in small letters.
+# Names that systems and network storage add to the files of their users, in lower case.
 _OF_SYSTEMS = (
     "__macosx",
     "@eadir",
@@ -32,15 +32,15 @@ _OF_SYSTEMS = (
 
 
 def is_hidden(name: str) -> bool:
-    """Returns whether a file or folder of this name is not the user's own."""
+    """Returns whether a file or folder with this name does not belong to the user."""
     return name.startswith(".") or name.lower() in _OF_SYSTEMS
 
 
 def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the images at any depth, in the order of their names, a folder before its subfolders.
 
-    Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
-    followed, except to what is searched anyway: no image counts twice because of them.
+    Ignores hidden files and folders, other files, and pipes. Follows links, except links to folders
+    that are searched in any case, so that no image counts twice.
 
     Raises:
         ConfigError: for a folder that cannot be read.
@@ -69,7 +69,7 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def warn_of_unread(folder: pathlib.Path) -> None:
-    """Warns of pictures of kinds that are not read."""
+    """Warns of pictures in formats that are not read."""
     names = (name for _, _, files in os.walk(folder) for name in files)
     count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
@@ -79,8 +79,8 @@ def warn_of_unread(folder: pathlib.Path) -> None:
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a path is a link to the folder in which the search began, to one above it, or to one
-    in it that is searched anyway.
+    """Returns whether a path is a link to the folder in which the search began, to a folder above
+    it, or to a folder in it, which is searched in any case.
     """
     if not path.is_symlink():
         return False

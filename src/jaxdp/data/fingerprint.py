@@ -1,4 +1,4 @@
-"""Fingerprints the examples of a split, by which a run notices that they have changed."""
+"""Computes fingerprints of the examples of a split, with which a run detects changes."""
 
 import hashlib
 
@@ -7,12 +7,12 @@ import numpy as np
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.split import Split
 
-_SAMPLE = 64  # examples: reading them takes no time worth mentioning
+_SAMPLE = 64  # examples, which take negligible time to read
 
 
 def fingerprint(split: Split) -> str:
-    """Returns 16 hexadecimal digits, which are equal for equal examples, and differ for others with
-    high probability.
+    """Returns 16 hexadecimal digits, which are equal for equal examples and differ for other
+    examples with high probability.
 
     The sample is spaced evenly over the split, before examples are checked.
     """

@@ -1,4 +1,4 @@
-"""Image files: what their headers say, and reading them as arrays, the same way in training and in
+"""Reads headers of image files, and reads images as arrays, in the same way in training and in
 prediction.
 """
 
@@ -24,17 +24,18 @@ from jaxdp.data.resize import Resize
 from jaxdp.runtime import platform
 from jaxdp.text.console import say
 
-# An error says in one line what is wrong with a file.
+# An error describes the problem of a file in one line.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
-# Notes on what happened to an image on the way to a model.
+# Notes on the conversions of an image for a model.
 GREYED = "in colour: made grey, as the model wants it"
 COLOURED = "grey: given three equal channels, as the model wants it"
 FLATTENED = "transparent: laid on black"
 FIRST = "more than one picture: the first is taken"
 
 _PHOTOGRAPHS = ("JPEG", "MPO")
-# What a PNG file may hold an orientation in, also behind its pixels; how many bytes are searched.
+# Chunks of a PNG file that may hold an orientation, even after its pixels, and how many bytes are
+# searched.
 _METADATA = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
 _TAIL = 2**18
 # Tags of TIFF.
@@ -46,8 +47,9 @@ class Picture:
     """An image in a file.
 
     Attributes:
-        page: its number, in a TIFF file of several.
-        tiff: what the planes of a TIFF file are, `pages` or `channels`, whatever its metadata say.
+        page: its number in a TIFF file of several pages.
+        tiff: how to read the planes of a TIFF file, as `pages` or `channels`, regardless of its
+            metadata.
     """
 
     path: pathlib.Path
@@ -58,7 +60,7 @@ class Picture:
         return str(self.path) if self.page is None else f"{self.path}[{self.page}]"
 
 
-# An encoded image, where it is, or one that Pillow has opened.
+# An encoded image, its place, or an image that Pillow has opened.
 Data = bytes | pathlib.Path | Picture | Image.Image
 
 
@@ -67,8 +69,8 @@ class _Stored(NamedTuple):
 
     Attributes:
         image: Pillow's, or an array (H, W, C) of a TIFF file.
-        opacity: whether some of it is transparent: of an array `tiff.Plane.opacity`.
-        images: how many images the file holds, where 2 may stand for more.
+        opacity: whether some of it is transparent; for an array, `tiff.Plane.opacity`.
+        images: how many images the file holds. 2 means two or more.
         ends: as `tiff.Plane.ends`.
     """
 
@@ -80,17 +82,17 @@ class _Stored(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What `read_image` would give.
+    """Facts of the images that `read_image` would return.
 
     Attributes:
-        channels: 1 for grey, 3 for colour; otherwise as many as there are.
-        dtype: the most frequent one of its pages.
+        channels: 1 for grey, 3 for colour, otherwise the number of channels in the file.
+        dtype: the most frequent dtype of its pages.
         sizes: height and width of each page.
-        left_out: how many pages of a TIFF file are no images of their own.
+        left_out: how many pages of a TIFF file are not separate images.
         transparent: whether an image has an opacity.
         unclear: as `tiff.Plane.unclear`.
         ends: as `tiff.Plane.ends`.
-        reduced: whether more bits are stored than `dtype` has, which Pillow drops.
+        reduced: whether the file stores more bits than `dtype` has, which Pillow drops.
     """
 
     channels: int
@@ -104,12 +106,12 @@ class Header:
 
 
 def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
-    """Returns what a file holds, from its header alone.
+    """Returns the content of a file, from its header alone.
 
-    None if it cannot be read, which is an error once it is decoded.
+    Returns None if it cannot be read, which is an error when it is decoded.
 
     Args:
-        choice: of `--tiff`.
+        choice: value of `--tiff`.
     """
     with contextlib.suppress(Exception):
         if is_tiff(path):
@@ -139,8 +141,8 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
 
 
 def _size_of(image: Image.Image) -> Size:
-    """Returns height and width as they will be once it is turned."""
-    if image.format == "TIFF" or image.height == image.width:  # those of TIFF are
+    """Returns the height and width of the rotated image."""
+    if image.format == "TIFF" or image.height == image.width:  # for TIFF they are
         return image.height, image.width
     file: Any = getattr(image, "fp", None)
     if image.format == "PNG" and "exif" not in image.info and file is not None:
@@ -155,15 +157,15 @@ def _size_of(image: Image.Image) -> Size:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the orientation of a picture, as far as it has been read."""
-    with contextlib.suppress(Exception):  # broken metadata turn nothing
+    """Returns the orientation of a picture from the part that has been read."""
+    with contextlib.suppress(Exception):  # broken metadata cause no rotation
         return Image.Image.getexif(image).get(tiff.ORIENTATION, 1)
     return 1
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Returns a picture as its tag Orientation says, without changing it."""
-    # Pillow turns TIFF itself, but 13.0 maps a file whose name it knows by the turned size.
+    """Returns a picture with its tag Orientation applied, and leaves the original unchanged."""
+    # Pillow rotates TIFF itself, but 13.0 maps a file with a known name by the rotated size.
     file: Any = image
     name = file.filename if image.format == "TIFF" else None
     if name:
@@ -177,7 +179,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
-    """Returns the images in a file; one that cannot be read counts as one."""
+    """Returns the images in a file. An unreadable file counts as one image."""
     count = len(header.sizes) if header is not None else 1
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
@@ -185,7 +187,7 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
 def read_headers(
     files: Iterable[pathlib.Path], choice: str | None = None
 ) -> dict[pathlib.Path, Header | None]:
-    """Returns what each file holds, and says what is left out of TIFF files and what may be
+    """Returns the content of each file, and prints what is left out of TIFF files and what may be
     inverted.
     """
     files = list(files)
@@ -208,7 +210,7 @@ def read_headers(
 
 
 def pictures_in(path: pathlib.Path, choice: str | None) -> list[Picture]:
-    """Returns the images in a file: the pages of a TIFF file."""
+    """Returns the images in a file, which are the pages of a TIFF file."""
     return pages_of(path, read_header(path, choice) if is_tiff(path) else None, choice)
 
 
@@ -227,22 +229,23 @@ def read_image(
     dtype: str | None = None,
     resize: Resize | None = None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns pixels (H, W, C) as uint8, uint16 or float32, and what happened to them, e.g. GREYED.
+    """Returns pixels (H, W, C) as uint8, uint16 or float32, and notes on their conversions, e.g.
+    GREYED.
 
-    Images are turned as their tag Orientation says. Palettes, CMYK and the like become RGB. Unless
-    four channels are asked for, what is transparent is laid on black: below full transparency lies
-    whatever the program left there.
+    Applies the tag Orientation, and converts palettes, CMYK and other modes to RGB. Unless four
+    channels are requested, blends transparent pixels with black, because fully transparent pixels
+    have arbitrary colours.
 
     Args:
         where: names the image in errors.
-        channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour.
-            Other numbers of channels, which TIFF files may have, are not converted.
-        dtype: that it must have; None for any.
-        resize: how it is going to be resized: a large photograph is decoded at reduced scale.
+        channels: 1 for grey, 3 for colour, 4 for colour and opacity; None leaves the image grey or
+            in colour. Other numbers of channels, which TIFF files may have, are not converted.
+        dtype: the required dtype; None for any.
+        resize: how it will be resized. A large photo is decoded at reduced scale.
 
     Raises:
-        BadExample: if it cannot be read, has another dtype or number of channels, or NaN or
-            infinite pixels.
+        BadExample: if the image cannot be read, or has another dtype or number of channels, or NaN
+            or infinite pixels.
     """
     image, opacity, count, _ = _read_stored(data, where, resize)
     grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + (opacity > 0)
@@ -271,15 +274,16 @@ def read_image(
 
 
 def decode_mask(data: Data, where: object, values: MaskValues | None = None) -> np.ndarray:
-    """Returns uint8 (H, W): the numbers of the classes.
+    """Returns the class numbers, uint8 (H, W).
 
-    For an image with a palette they are the places in it, or its colours.
+    For an image with a palette, they are the indices, or the classes of the colours.
 
     Args:
-        values: of `--mask-values`; colours there are looked up, of palettes as well.
+        values: value of `--mask-values`. Colours, including colours of palettes, are looked up in
+            it.
 
     Raises:
-        BadExample: if it cannot be read, or has several channels or values that are no class
+        BadExample: if it cannot be read, or has several channels or values that are not class
             numbers.
     """
     return to_class_numbers(read_mask(data, where, values), values, where)
@@ -290,7 +294,7 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
 
     Raises:
         BadExample: if it cannot be read.
-        ConfigError: if it may be inverted, which `values` would say.
+        ConfigError: if it may be inverted and `values` does not resolve it.
     """
     image, opacity, _, ends = _read_stored(data, where)
     if not isinstance(image, Image.Image):
@@ -308,13 +312,13 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
 
 
 def _is_grey_palette(image: Image.Image) -> bool:
-    """Returns whether a palette stands for greys, for which GIF has no other way."""
+    """Returns whether a palette represents grey values, for which GIF has no other form."""
     red, green, blue = np.reshape(image.getpalette() or [], (-1, 3)).T
     return bool((red == green).all() and (green == blue).all())
 
 
 def is_tiff(path: pathlib.Path) -> bool:
-    """Returns whether the name of a file says that it is TIFF."""
+    """Returns whether a file has a TIFF suffix."""
     return path.suffix.lower() in tiff.SUFFIXES
 
 
@@ -326,7 +330,7 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
         if isinstance(data, bytes):
             return _read_by_pillow(io.BytesIO(data), resize)
         picture = Picture(data) if isinstance(data, pathlib.Path) else data
-        if not is_tiff(picture.path) or _is_no_tiff(picture.path):  # whatever its name says
+        if not is_tiff(picture.path) or _is_no_tiff(picture.path):  # regardless of its name
             return _read_by_pillow(picture.path, resize)
         planes = tiff.read_stack(picture.path, picture.tiff).planes
         plane = planes[picture.page or 0]
@@ -342,7 +346,7 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
     if not plane.converted and samples != wanted:
         problem = "is compressed in a way that takes pip install imagecodecs"
         raise BadExample(where, f"{problem}; or save it uncompressed")
-    if wanted[0] == 4 and not plane.opacity:  # Pillow takes any fourth sample for opacity
+    if wanted[0] == 4 and not plane.opacity:  # Pillow reads any fourth sample as opacity
         stored = stored._replace(image=np.asarray(stored.image), opacity=0)
     return stored._replace(images=len(planes), ends=plane.ends)
 
@@ -353,11 +357,11 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
 
 
 def _as_stored(opened: Image.Image) -> _Stored:
-    """Returns an image that Pillow has opened, turned, and of PGM, PPM and TIFF with the numbers
-    that the file holds.
+    """Returns an image that Pillow has opened, with its orientation applied. For PGM, PPM and TIFF,
+    it has the stored numbers.
 
-    Pillow inverts grey TIFF of up to 8 bits whose zero is white, and spreads 2 and 4 bits over 8.
-    TIFF files of other depths, and other programs, have the numbers as they are.
+    Pillow inverts grey TIFF of up to 8 bits if 0 is white, and scales 2 and 4 bits to 8. It reads
+    TIFF files of other depths as stored, as other programs do.
     """
     largest = netpbm.largest_number(opened)
     if largest is not None:

@@ -1,4 +1,4 @@
-"""Finds which folders hold images and which their masks, and which mask belongs to which image."""
+"""Finds the folders of images and of masks, and the mask of each image."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed
 from jaxdp.text.parsing import resolved
 
-# Usual names of the folders of images and of masks, case aside, with those of VOC and nnU-Net.
+# Usual names of the folders of images and of masks, in lower case, including the names of VOC and
+# nnU-Net.
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages", "imagestr")
 MASKS = (
     "masks",
@@ -29,22 +30,22 @@ MASKS = (
     "labelstr",
 )
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?|gt)(\.ome)?$", re.I)
-# Ends of names that an image and its mask need not share.
+# Suffixes of names that an image and its mask need not share.
 _END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
-_FIRST_CHANNEL = "_0000"  # ends nnU-Net's names of images
+_FIRST_CHANNEL = "_0000"  # the suffix of nnU-Net's image names
 
 
 def pair_folders(root: Path, folder: Path) -> tuple[Path, Path] | None:
-    """Returns the folder of images and the folder of masks, or one folder twice if the names of
-    its files say which are masks; None for anything else.
+    """Returns the folder of images and the folder of masks, or the same folder twice if the names
+    of its files identify the masks; None otherwise.
 
     Args:
         root: of the dataset.
-        folder: of a split of it, or the same.
+        folder: the folder of a split, or the root.
     """
     present = subfolders(folder)
     images, masks = (usual_names(names, present) for names in (_IMAGES, MASKS))
-    # One of them and nothing else is an error in the other.
+    # If only one of them exists, a pair in the other form is incomplete.
     if (images and masks) or (len(present) == 1 and (images or masks)):
         return folder / [*images, "images"][0], folder / [*masks, "masks"][0]
     if with_masks(present) == present and present:
@@ -59,10 +60,10 @@ def pair_folders(root: Path, folder: Path) -> tuple[Path, Path] | None:
 
 
 def find_pairs(request: Request, root: Path, folder: Path) -> list[tuple[Path | None, Path | None]]:
-    """Returns the images and masks of a split, None in place of one that is missing.
+    """Returns the images and masks of a split, with None for a missing image or mask.
 
     Raises:
-        ConfigError: for a folder without pairs, and for two files of one name.
+        ConfigError: for a folder without pairs, and for two files with the same name.
     """
     places = pair_folders(root, folder) or (folder / "images", folder / "masks")
     images, masks = (_by_stem(request, place) for place in places)
@@ -76,7 +77,7 @@ def find_pairs(request: Request, root: Path, folder: Path) -> list[tuple[Path | 
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
-    # Only the suffixes of JPEG begin so.
+    # Only JPEG suffixes begin in this way.
     if jpeg := [file for file in masks.values() if file.suffix.lower().startswith(".j")]:
         warn(f"JPEG changes the numbers in masks, e.g. in {jpeg[0]}; save masks as PNG or TIFF")
     if gif := [file for file in masks.values() if file.suffix.lower() == ".gif"]:
@@ -91,9 +92,9 @@ def find_pairs(request: Request, root: Path, folder: Path) -> list[tuple[Path | 
 
 
 def _rename_masks(images: Mapping[str, Path], masks: dict[str, Path]) -> None:
-    """Gives masks the names of their images, where these differ only in their usual ends.
+    """Renames masks to the names of their images, if the names differ only in usual suffixes.
 
-    Masks and images of equal names stay pairs.
+    Masks and images with equal names remain pairs.
     """
     unpaired = {_END.sub("", stem): stem for stem in masks if stem not in images}
     for stem in [stem for stem in images if stem not in masks]:
@@ -117,8 +118,8 @@ def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
 
 
 def with_masks(names: Sequence[str]) -> list[str]:
-    """Returns the names of two folders with images and with their masks; nothing if there are
-    none.
+    """Returns the names of a folder of images and a folder of masks; nothing if there are no such
+    folders.
     """
     for name in names:
         image = _OF_MASK.sub("", name)
@@ -128,7 +129,7 @@ def with_masks(names: Sequence[str]) -> list[str]:
 
 
 def is_unlabelled(root: Path, folder: Path) -> bool:
-    """Whether a folder holds pictures, but neither classes nor masks."""
+    """Returns whether a folder holds pictures, but neither classes nor masks."""
     places, present = pair_folders(root, folder), subfolders(folder)
     if places is not None:
         return bool(find_images(places[0])) and not places[1].is_dir()
@@ -136,7 +137,7 @@ def is_unlabelled(root: Path, folder: Path) -> bool:
 
 
 def two_spellings(one: Path, other: Path) -> str:
-    """Returns what is wrong with names that look the same."""
+    """Returns the problem of names that look the same."""
     spelt = f"{one.name!a} and {other.name!a}"
     return f"{one} is there in two spellings of Unicode, {spelt}; keep one of them"
 
@@ -145,5 +146,5 @@ def subfolders(path: Path) -> list[str]:
     """Returns the names of the user's folders in a folder, sorted."""
     root = resolved(path)
     entries = [entry for entry in path.iterdir() if not is_hidden(entry.name) and entry.is_dir()]
-    # A link to the folder itself, or to one above it, is no class.
+    # A link to the folder itself, or to a folder above it, is not a class.
     return sorted(entry.name for entry in entries if resolved(entry) not in (root, *root.parents))

@@ -1,4 +1,4 @@
-"""A source of encoded images, each with a label or an encoded mask."""
+"""Defines a source of encoded images, each with a label or an encoded mask."""
 
 import abc
 import dataclasses
@@ -19,10 +19,10 @@ class ImageSource(BaseSource):
 
     Attributes:
         task: `classification` or `segmentation`.
-        channels: that all images are decoded to.
-        dtype: that all images must have.
+        channels: number of channels to which all images are decoded.
+        dtype: the dtype that all images must have.
         config: has `--mask-values` and `--instances`.
-        resize: how images with labels are going to be resized.
+        resize: how images with labels will be resized.
     """
 
     task: str

@@ -1,6 +1,4 @@
-"""Instance segmentation: the class and the weight of each pixel that a network learns from instance
-labels.
-"""
+"""Computes the class and the weight of each pixel for instance segmentation."""
 
 import zlib
 
@@ -16,14 +14,15 @@ CLASS_NAMES = ("background", "cell", "border")
 BACKGROUND, CELL, BORDER = range(3)
 # Equation 2 of the U-Net paper, and its values of w0 and sigma, in pixels.
 W0, SIGMA = 10.0, 5.0
-BORDER_WIDTH = 3.0  # pixels: the largest d1 + d2 of the class border
-# Pixels from which on an object counts as infinitely far: the weight there is below 2e-7.
+BORDER_WIDTH = 3.0  # the largest d1 + d2 of the class border, in pixels
+# Distance in pixels from which an object counts as infinitely far, because its weight is below
+# 2e-7.
 REACH = 30
-_HIGHEST = 2**24 - 1  # which float32 holds exactly, as what resizes a mask takes
+_HIGHEST = 2**24 - 1  # which float32 represents exactly, for resizing masks
 
 
 def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "height width"]:
-    """Returns the objects' numbers of a mask as int32, with 0 for background.
+    """Returns the instance labels of a mask as int32, with 0 for background.
 
     Every other number is an object.
 
@@ -44,17 +43,18 @@ def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "heigh
 def distances(
     instances: Objects,
 ) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
-    """Returns each pixel's distance to the border of the nearest object, d1, and of the second
-    nearest, d2, in pixels.
+    """Returns the distance of each pixel to the border of the nearest object, d1, and of the second
+    nearest object, d2, in pixels.
 
-    The border of an object is its pixels with a neighbour above, below, left or right that does not
-    belong to it. The end of the image makes no border. Distances above `REACH` are infinite.
+    The border of an object consists of its pixels with a neighbour above, below, left or right that
+    does not belong to it. The edge of the image is not a border. Distances above `REACH` are
+    infinite.
     """
     import scipy.ndimage  # 0.1 s, which few runs need
 
     numbers, places = np.unique(np.maximum(instances, 0), return_inverse=True)
     nearest, second = (np.full(instances.shape, np.inf, np.float32) for _ in range(2))
-    # 0 is background, whether there is any or not.
+    # 0 is background, even if no pixel is background.
     numbered = places.reshape(instances.shape) + (numbers[0] > 0)
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
@@ -74,13 +74,13 @@ def targets(
 ) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
     """Returns the class of each pixel, uint8, and the second term of its weight, float16.
 
-    Border are the pixels, of an object or between objects, with d1 + d2 of at most 3 pixels: where
-    objects touch, the two outermost rows of pixels of each, and gaps of background of up to two
-    pixels. Pixels outside the image are IGNORE_LABEL.
+    The class border consists of the pixels, in an object or between objects, with d1 + d2 of at
+    most 3 pixels. If objects touch, these are the two outermost rows of pixels of each object. Gaps
+    of background of up to two pixels are also border. Pixels outside the image are IGNORE_LABEL.
 
     Source: Ronneberger, Fischer, Brox: U-Net, 2015, equation 2: w(x) = w_c(x) + w0 exp(-(d1(x) +
-    d2(x))^2 / (2 sigma^2)). The first term balances the classes there; here it is the task's
-    `class_weights`, by default 1.
+    d2(x))^2 / (2 sigma^2)). In the paper, the first term balances the classes. Here, it is the
+    task's `class_weights`, by default 1.
     """
     height, width = real_size(instances)
     real = instances[:height, :width]
@@ -100,7 +100,7 @@ def real_size(instances: Objects) -> tuple[int, int]:
 
 
 class Targets:
-    """Makes the targets of a split, each once, however often an example is read.
+    """Makes the targets of a split. Each target is made once, however often an example is read.
 
     They are kept compressed.
     """
@@ -109,9 +109,7 @@ class Targets:
         self._kept: dict[int, dict[str, tuple[np.dtype, bytes]]] = {}
 
     def __call__(self, index: int, instances: Objects) -> dict[str, np.ndarray]:
-        """Returns the fields `masks` and `border_weights` of an example from its objects'
-        numbers.
-        """
+        """Returns the fields `masks` and `border_weights` of an example."""
         if index not in self._kept:
             fields = zip(("masks", "border_weights"), targets(instances), strict=True)
             self._kept[index] = {

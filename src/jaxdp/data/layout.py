@@ -1,21 +1,21 @@
-"""Which axis of an array holds the channels: certain by its type, or asked for."""
+"""Finds the dim of an array that holds the channels, from its type, or asks for it."""
 
 from typing import Any
 
 import numpy as np
 
-_MOST_CHANNELS = 4  # that hardly any height or width is as small as
+_MOST_CHANNELS = 4  # which few heights or widths are as small as
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns whether a value is a tensor of PyTorch, or of a class derived from it, such as
-    MONAI's, whose images have the channels first.
+    """Returns whether a value is a tensor of PyTorch or of a derived class, such as MONAI's. Images
+    in these tensors have the channels first.
     """
     return any(each.__module__.partition(".")[0] == "torch" for each in type(value).__mro__)
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Returns a value as an array, a tensor's from any device and with gradients or without."""
+    """Returns a value as an array. A tensor may be on any device, with or without gradients."""
     return value.numpy(force=True) if is_tensor(value) else np.asarray(value)
 
 
@@ -27,7 +27,7 @@ def channels_last(array: np.ndarray, name: str, *, first: bool) -> np.ndarray:
         first: whether the channels come first, as in a tensor.
 
     Raises:
-        ValueError: for a shape that says otherwise.
+        ValueError: for a shape that contradicts it.
     """
     channels, height, width = array.shape[-3:]
     few, many = (width, channels) if first else (channels, width)

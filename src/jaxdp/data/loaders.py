@@ -1,4 +1,4 @@
-"""Datasets of other libraries: any object with a length and an index."""
+"""Makes datasets from objects of other libraries that have a length and an index."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,20 +50,20 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
 
     Each item is a dict of `image` and `label`, `mask` or `target`, or a pair of image and target.
     Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors, and those of classes
-    derived from them, are (C, H, W). Masks and labels may have one channel or element more. Threads
+    derived from them, are (C, H, W). Masks and labels may have an additional dim of size 1. Threads
     read the items. Labels, mean and standard deviation are read from the training items.
 
     Args:
         train: what to train on.
         validation: a share between 0 and 1 of each class, which is drawn from `train`; or another
-            such object.
-        test: another such object.
-        task: `classification`, `segmentation` or `regression`: what the targets are.
+            object.
+        test: another object.
+        task: `classification`, `segmentation` or `regression`, which specifies the targets.
         class_names: one per class; by default the classes are counted from "0".
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples.
-        image_size, num_classes, mask_values, instances, on_bad_example: as the flags of these
+        image_size, num_classes, mask_values, instances, on_bad_example: as the flags with these
             names.
 
     Raises:
@@ -120,8 +120,8 @@ class Items(BaseSource):
     Args:
         items: has a length and an index.
         field: `labels`, `masks` or `targets`.
-        where: what errors call it.
-        config: says which values of masks are classes.
+        where: its name in errors.
+        config: determines which mask values are classes.
     """
 
     def __init__(self, items: Any, field: str, where: str, config: DataConfig) -> None:
@@ -143,7 +143,7 @@ class Items(BaseSource):
             return {"images": _pixels(image, where), self._field: self._target(target, where)}
         except BadExample:
             raise
-        except Exception as error:  # whatever the object raises
+        except Exception as error:  # any exception of the object
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise BadExample(where, said) from error
 

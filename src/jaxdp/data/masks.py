@@ -1,5 +1,5 @@
-"""Class numbers of masks: from numbers of any depth or colours, as `--mask-values` says, or found
-in the masks of the training set.
+"""Finds the class numbers of masks, from numbers of any depth or colours according to
+`--mask-values`, or from the masks of the training set.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn
 from jaxdp.text.messages import some
 
-_HIGHEST = 2**16 - 1  # of what `--mask-values` can name
-# More classes than these are declared by the user: they may be numbers of objects.
+_HIGHEST = 2**16 - 1  # for `--mask-values`
+# The user must declare more classes than this, because the numbers may be instance labels.
 MOST_UNDECLARED = 9
 MOST_LISTED = 32  # values or colours in an error
 _MOST_COLOURS = 1000  # that are remembered
@@ -24,7 +24,7 @@ BLACK_AND_WHITE = (0, IGNORE_LABEL)
 
 
 class Found(NamedTuple):
-    """What a mask holds.
+    """The values of a mask.
 
     Attributes:
         values: in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB.
@@ -48,7 +48,7 @@ def unique_values(stored: np.ndarray, where: object) -> Found:
         stored = _packed(stored, where)
     else:
         _check_numbers(stored, where, _HIGHEST)
-    flat = stored.ravel()  # few pixels of a mask differ from the one before
+    flat = stored.ravel()  # few pixels of a mask differ from the previous pixel
     values = np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]]))
     return Found(values.astype(np.int64), colours, where)
 
@@ -56,15 +56,15 @@ def unique_values(stored: np.ndarray, where: object) -> Found:
 def find_classes(
     masks: Iterable[Found], request: Request, names: Sequence[str]
 ) -> tuple[int, tuple[int, ...]]:
-    """Returns how many classes the masks of a training set have, and which values they hold; none
-    if `--mask-values` declares the classes.
+    """Returns the number of classes of the masks of a training set, and their values; no values if
+    `--mask-values` declares the classes.
 
     Args:
         masks: the values of each mask.
         names: of the classes, if they are known.
 
     Raises:
-        ConfigError: for masks of one class, or with values that may mean several things.
+        ConfigError: for masks of one class, or with ambiguous values.
     """
     config = request.config
     numbers, colours = set[int](), set[int]()
@@ -98,7 +98,7 @@ def find_classes(
 
 
 def _warn_without_0(values: Sequence[int], dataset: str | None) -> None:
-    """Warns if the classes of masks seem to be counted from 1."""
+    """Warns if the classes of masks seem to count from 1."""
     if len(values) > 1 and 0 not in values:
         classes = ",".join(str(number) for number in values if number != IGNORE_LABEL)
         remedy = f"if the classes are counted from 1, give --mask-values {classes}"
@@ -119,11 +119,11 @@ def _declared(numbers: set[int], config: DataConfig) -> int:
 
 
 def mask_table(trained: Sequence[int]) -> np.ndarray | None:
-    """Returns the class of each stored value of a mask, uint8 (256,); None if the values are the
+    """Returns the class of each stored mask value, uint8 (256,); None if the values are the
     classes.
 
     Args:
-        trained: what the training masks hold.
+        trained: the values of the training masks.
     """
     if tuple(trained) != BLACK_AND_WHITE:
         return None
@@ -133,14 +133,14 @@ def mask_table(trained: Sequence[int]) -> np.ndarray | None:
 
 
 def check_like(stored: np.ndarray, trained: Sequence[int], where: object) -> None:
-    """Raises BadExample for a mask that means other classes by its values than the training masks.
+    """Raises BadExample for a mask with values that mean other classes than in the training masks.
 
-    255 is class 1 where they hold 0 and 255, and ignored where they hold it beside 1. A mask of 0
-    and 1 means the same anywhere.
+    255 is class 1 if the training masks hold 0 and 255, and is ignored if they hold 255 and 1. A
+    mask of 0 and 1 has the same meaning in both cases.
 
     Args:
         stored: its values, each once or one for each pixel.
-        trained: what the training masks hold; nothing if settings declare it.
+        trained: the values of the training masks; empty if settings declare them.
     """
     if not trained or (highest := int(stored.max(initial=0))) < 2:
         return
@@ -157,14 +157,14 @@ def check_like(stored: np.ndarray, trained: Sequence[int], where: object) -> Non
 
 
 def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
-    """Returns how many classes these numbers are.
+    """Returns the number of classes for these numbers.
 
     Args:
         declared: how many names of classes there are.
 
     Raises:
-        ConfigError: for one class, numbers with gaps, and so many numbers that they may be instance
-            labels.
+        ConfigError: for one class, for numbers with gaps, and for so many numbers that they may be
+            instance labels.
     """
     wide = numbers[-1] > IGNORE_LABEL
     classes = [number for number in numbers if wide or number != IGNORE_LABEL]
@@ -202,15 +202,15 @@ def _colours_remedy(colours: list[int]) -> str:
 
 
 def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: object) -> np.ndarray:
-    """Returns class numbers, uint8 (H, W), with IGNORE_LABEL for pixels to ignore.
+    """Returns class numbers, uint8 (H, W), with IGNORE_LABEL for ignored pixels.
 
     Args:
         stored: numbers (H, W), or colours (H, W, 3) or with their opacity (H, W, 4).
-        values: which of them are the classes; None if they are class numbers themselves.
+        values: the values of the classes; None if the numbers are class numbers.
         where: names the mask in errors.
 
     Raises:
-        BadExample: for a value or a colour that is none of them.
+        BadExample: for a value or a colour that is not among them.
     """
     if values is None:
         if stored.ndim == 3:
@@ -262,11 +262,11 @@ def _packed(stored: np.ndarray, where: object) -> np.ndarray:
 
 
 def check_zero(stored: np.ndarray, ends: int, values: MaskValues | None, where: object) -> None:
-    """Raises ConfigError for a mask of which nothing says whether it is inverted.
+    """Raises ConfigError for a mask if it is unknown whether it is inverted.
 
     Args:
         ends: as `tiff.Plane.ends`; a mask with a number between the ends is not inverted.
-        values: of `--mask-values`; those that name numbers say it.
+        values: value of `--mask-values`. Numbers in it resolve the question.
     """
     if not ends or (values is not None and values.values is not None):
         return
@@ -298,7 +298,7 @@ def check_whole(
 
     Args:
         names: what the values are.
-        above: what to do instead about values above `most`.
+        above: the remedy for values above `most`.
     """
     highest, lowest = float(stored.max(initial=0)), float(stored.min(initial=0))
     if not 0 <= lowest <= highest <= most:  # nor is NaN

@@ -1,5 +1,5 @@
-"""Measures what training must know of a dataset and its source does not say: classes, size, mean,
-standard deviation and range.
+"""Measures facts of a dataset that training requires and its source does not know: classes, size,
+mean, standard deviation and range.
 """
 
 import concurrent.futures
@@ -30,8 +30,8 @@ from jaxdp.errors import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.text.console import warn
 
-_SAMPLE = 512  # examples that mean and standard deviation are taken over
-_SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
+_SAMPLE = 512  # number of examples for mean and standard deviation
+_SMALL_SAMPLE = 16  # enough to detect that a split cannot be read at all
 _RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
 
 T = TypeVar("T")
@@ -46,7 +46,8 @@ def _evenly(length: int, count: int) -> list[int]:
 def look_through(
     look: Callable[[int], T], indices: Iterable[int], split: str, request: Request
 ) -> Iterator[T]:
-    """Yields what `look` returns for each index, in order. Threads look: decoding releases the GIL.
+    """Yields the result of `look` for each index, in order. Threads call `look`, because decoding
+    releases the GIL.
 
     Raises:
         BadExample: for the first bad example, unless bad examples are left out.
@@ -71,7 +72,7 @@ def look_through(
             else:
                 raise result
     finally:
-        pool.shutdown(cancel_futures=True)  # an error does not wait for the other examples
+        pool.shutdown(cancel_futures=True)  # an error is raised before the other examples are read
     if problem and not usable:
         said = f"{problem.where}: {problem.problem}, and all other {split} examples are also bad"
         raise request.error(f"nothing of it can be used; {said}")
@@ -80,13 +81,13 @@ def look_through(
 def count_classes(
     dataset: Dataset, source: BaseSource, indices: np.ndarray, request: Request
 ) -> Dataset:
-    """Returns the dataset with its number of classes, and what its masks hold.
+    """Returns the dataset with its number of classes, and the values of its masks.
 
     Args:
         source, indices: examples to train on, before validation data are drawn from them.
 
     Raises:
-        ConfigError: for settings that do not fit, and masks without clear classes.
+        ConfigError: for settings that do not fit the data, and for masks without clear classes.
         BadExample: for a mask that cannot be read, unless bad examples are left out.
     """
     config, name = request.config, dataset.name
@@ -117,11 +118,13 @@ def count_classes(
 def _mask_classes(
     source: BaseSource, indices: np.ndarray, request: Request, names: Sequence[str]
 ) -> tuple[int, tuple[int, ...]]:
-    """Returns how many classes masks have, and which values if no setting declares the classes."""
+    """Returns the number of classes of masks, and their values if no setting declares the
+    classes.
+    """
     config, known = request.config, request.known
     if known is not None and (known.mask_values or config.mask_values is not None):
         return known.num_classes, known.mask_values * (config.mask_values is None)
-    # A sample suffices if the user says which values are classes.
+    # A sample suffices if the user declares the values of the classes.
     declared = config.num_classes is not None or config.mask_values is not None
     chosen = _evenly(len(indices), _SAMPLE if declared else len(indices))
 
@@ -129,7 +132,7 @@ def _mask_classes(
         return unique_values(*source.stored_mask(int(indices[position])))
 
     masks = look_through(look, chosen, "train", request)
-    if known is not None:  # of a run of version 0.3, or with class numbers of its own
+    if known is not None:  # of a run of version 0.3, or with its own class numbers
         numbers = {value for each in masks for value in each.values.tolist()}
         return known.num_classes, BLACK_AND_WHITE if numbers == {*BLACK_AND_WHITE} else ()
     return find_classes(masks, request, names)
@@ -138,10 +141,10 @@ def _mask_classes(
 def check_masks(
     split: str, source: BaseSource, indices: np.ndarray, dataset: Dataset, request: Request
 ) -> None:
-    """Finds before training what is wrong with the masks of another split.
+    """Finds problems of the masks of another split before training.
 
     Raises:
-        BadExample: for a mask that is not like the training masks, unless bad examples are left
+        BadExample: for a mask that differs from the training masks, unless bad examples are left
             out.
         ConfigError: if all pixels are ignored.
     """
@@ -157,7 +160,7 @@ def check_masks(
 
 
 def _checked_classes(count: int, request: Request) -> int:
-    """Returns what `--num-classes` says, or how many classes there are."""
+    """Returns the value of `--num-classes`, or the number of classes in the data."""
     if request.known is not None:
         return count
     given, name = request.config.num_classes, request.config.dataset
@@ -173,7 +176,7 @@ def _checked_classes(count: int, request: Request) -> int:
 
 
 def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) -> None:
-    """Raises ConfigError unless one of some masks has several instance labels."""
+    """Raises ConfigError unless at least one of the sampled masks has several instance labels."""
 
     def look(position: int) -> int:
         mask, _ = source.stored_mask(int(indices[position]))
@@ -195,22 +198,22 @@ def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) 
 def measure_pixels(
     dataset: Dataset, splits: Mapping[str, Split], resize: Resize | None, request: Request
 ) -> Dataset:
-    """Returns the dataset with the size and the statistics of its images as far as they are not
+    """Returns the dataset with the size and the statistics of its images, if they are not yet
     known.
 
     Args:
-        splits: with images that are not yet padded.
-        resize: how the images become one size; None if they have it.
+        splits: splits with images that are not yet padded.
+        resize: how the images are brought to one size; None if they already have one size.
 
     Raises:
-        ConfigError: for images of several sizes that nothing makes one, or a split without a
-            readable example.
+        ConfigError: for images of several sizes without a resize, or a split without a readable
+            example.
         BadExample: for an image that cannot be read, unless bad examples are left out.
     """
     padded = resize is not None and resize.kind == "pad"
     size = resize.size if resize is not None else dataset.image_shape[:2]
     if not dataset.mean or not all(size):
-        first = next(iter(splits))  # "train", but of data to evaluate on
+        first = next(iter(splits))  # "train", except for evaluation data
         sample = _sample(first, splits[first], dataset, request, several_sizes=padded)
         for name, split in splits.items() if request.skip else ():
             if name != first:
@@ -233,10 +236,10 @@ def _without_outliers(
     split: Split,
     request: Request,
 ) -> PixelStatistics:
-    """Returns the sums over the examples whose pixels do not lie far beyond the range of all.
+    """Returns the sums over the examples without pixels far outside the range of all pixels.
 
     Raises:
-        BadExample: for another example, unless bad examples are left out.
+        BadExample: for any other example, unless bad examples are left out.
     """
     pixel_range, kept = dataset.pixel_range or whole.pixel_range(), list[PixelStatistics]()
     for index, part in parts.items():
@@ -245,7 +248,7 @@ def _without_outliers(
             kept.append(part)
         elif not request.skip:
             raise BadExample(split.name(index), problem)
-    # Where no example is left, the first one that is read says why.
+    # If no example is left, the first example gives the reason.
     return functools.reduce(PixelStatistics.add, kept) if kept else whole
 
 

@@ -1,5 +1,5 @@
-"""Numbers in PGM and PPM files as they are stored: Pillow scales them to 8 or 16 bits, and colours
-to 8.
+"""Reads the numbers of PGM and PPM files as stored. Pillow would scale them to 8 or 16 bits, and
+colours to 8.
 """
 
 import math
@@ -10,8 +10,8 @@ import numpy as np
 
 
 def largest_number(image: Any) -> int | None:
-    """Returns what the header of an open PGM or PPM file says, or None for any other picture, for
-    one that is decoded, and for one that Pillow reads as it is stored.
+    """Returns the header of an open PGM or PPM file, or None for any other picture, for a decoded
+    picture, and for a picture that Pillow reads as stored.
     """
     for tile in getattr(image, "tile", ()) if image.format == "PPM" and image.mode != "1" else ():
         if tile.codec_name.startswith("ppm"):
@@ -23,7 +23,7 @@ def read_numbers(image: Any, largest: int) -> np.ndarray:
     """Returns the numbers of an open file, uint8 or uint16 (H, W, C).
 
     Raises:
-        ValueError: for fewer numbers than its size wants, and for larger ones.
+        ValueError: for fewer numbers than its size requires, and for numbers that are too large.
     """
     shape = (image.height, image.width, len(image.getbands()))
     count, tile, wide = math.prod(shape), image.tile[0], largest > 255

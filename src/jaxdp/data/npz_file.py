@@ -1,4 +1,4 @@
-"""Reads npz files of others: nothing is unpickled, and what would take all memory is refused."""
+"""Reads untrusted npz files. Unpickles nothing, and refuses arrays that would take all memory."""
 
 import contextlib
 import os
@@ -16,10 +16,10 @@ def open_npz(path: str | os.PathLike[str]) -> Any:
     """Returns NumPy's view of a file; `read_array` reads an array of its `files`.
 
     Raises:
-        ValueError: if it is no npz file.
+        ValueError: if it is not an npz file.
         OSError: if it cannot be read.
     """
-    # Np.load would take other things for an array, or for a pickle.
+    # np.load would read other files as an array, or as a pickle.
     if not zipfile.is_zipfile(path):
         raise ValueError("it is not an npz file")
     with _one_line(zipfile.BadZipFile):
@@ -30,7 +30,7 @@ def read_array(file: Any, name: str) -> np.ndarray:
     """Returns an array of a file, with the byte order of this machine.
 
     Raises:
-        ValueError: if it cannot be read, would take more memory than there is, or holds Python
+        ValueError: if it cannot be read, would take more memory than is free, or holds Python
             objects, which can run programs.
     """
     with _one_line(Exception):
@@ -41,7 +41,9 @@ def read_array(file: Any, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _one_line(kind: type[Exception]) -> Iterator[None]:
-    """Makes whatever zipfile and NumPy raise for a damaged archive a ValueError of one line."""
+    """Converts any exception of zipfile and NumPy for a damaged archive into a ValueError of one
+    line.
+    """
     try:
         yield
     except kind as error:

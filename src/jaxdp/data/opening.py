@@ -1,5 +1,5 @@
-"""Completes a dataset that a source has found: chooses its splits, decides how images become one
-size, measures what is not known, and checks what was promised.
+"""Completes a dataset that a source has found. Chooses its splits, determines the size of images,
+measures unknown facts, and checks declared facts.
 """
 
 import dataclasses
@@ -20,20 +20,20 @@ from jaxdp.errors import ConfigError
 from jaxdp.text.console import say
 from jaxdp.text.messages import composed, printable, some
 
-_NARROWEST = 1e-30  # range of pixels; its inverse, times 255, is finite in float32
+_NARROWEST = 1e-30  # range of pixels, with an inverse, times 255, that is finite in float32
 
 
 def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> Dataset:
-    """Returns a dataset of `Split`s with everything that a run needs to know of it.
+    """Returns a dataset of `Split`s with all facts that a run requires.
 
     Args:
         parts: the examples of each split, from `choose_splits`.
 
     Raises:
-        ConfigError: for settings that do not fit, and data that cannot be trained on.
+        ConfigError: for settings that do not fit the data, and for data that cannot be trained on.
         BadExample: for an example that cannot be read, unless bad examples are left out.
     """
-    first = next(iter(parts))  # "train", but of data to evaluate on
+    first = next(iter(parts))  # "train", except for evaluation data
     source, indices = parts[first]
     drawn_from, drawn = parts.get("validation", (None, indices))
     if drawn_from is source:  # validation data also have classes
@@ -72,7 +72,7 @@ def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
 
 
 def open_found(dataset: Dataset, request: Request, kind_of: Callable[[str], str]) -> Dataset:
-    """Returns what a source has found as a complete dataset."""
+    """Returns the dataset of a source as a complete dataset."""
     # Names of classes come from folders and files, and go to terminals, figures and tables.
     dataset = dataclasses.replace(
         dataset,
@@ -90,18 +90,18 @@ def check_dataset(
     kind_of: Callable[[str], str] = lambda task: task,
     tasks: Sequence[str] = (),
 ) -> Dataset:
-    """Returns the dataset with images of the size that `config` asks for and a `Split` for each
+    """Returns the dataset with images of the size that `config` specifies and a `Split` for each
     source.
 
-    A split stays the same object unless its examples change; bad examples that it skips stay
+    A split stays the same object unless its examples change. Bad examples that it skips stay
     skipped.
 
     Args:
-        kind_of: returns which of the three tasks here a task of your own is like.
-        tasks: the tasks that would do; none for any.
+        kind_of: returns the built-in task that your own task resembles.
+        tasks: the accepted tasks; empty for any task.
 
     Raises:
-        ConfigError: for a task that the dataset has no targets for, or a split without examples.
+        ConfigError: for a task for which the dataset has no targets, or a split without examples.
     """
     name = dataset.name or config.dataset or ""
     request = Request(config.replace(dataset=name), tasks=tuple(tasks))
@@ -147,8 +147,8 @@ def _splits_of(dataset: Dataset) -> dict[str, Split]:
 def _measured_again(
     dataset: Dataset, splits: Mapping[str, Split], resize: Resize, request: Request
 ) -> Dataset:
-    """Returns the dataset with images of another size: with the statistics of these, and without
-    the defaults that belonged to the size before.
+    """Returns the dataset with images of another size, with their statistics, and without the
+    defaults for the previous size.
     """
     changes: dict[str, Any] = {}
     if dataset.measured:
@@ -173,7 +173,7 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
         if len(found) < dataset.num_classes and request.config.num_classes is None:
             held = f"has {dataset.num_classes} classes, but names for {len(found)}"
             raise request.error(f"{held}: {some(found)}; give a name to each")
-        # More than these are asked for.
+        # More names than this are refused.
         numbers = range(len(found), dataset.num_classes)
         names = (*found, *(_unnamed(number, found) for number in numbers))
     if names is None or (names == found and len(found) == dataset.num_classes):
@@ -196,7 +196,7 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
 
 
 def _unnamed(number: int, names: Sequence[str]) -> str:
-    """Returns a name for a class without one."""
+    """Returns a name for a class without a name."""
     name = f"class {number}"
     return name if name not in names else f"{name} (unnamed)"
 
@@ -204,17 +204,17 @@ def _unnamed(number: int, names: Sequence[str]) -> str:
 def with_classes(dataset: Dataset, known: Description) -> Dataset:
     """Returns a dataset of labels or masks with the class numbers of a model, matched by name.
 
-    Prints which classes are matched how, where they differ.
+    Prints how classes match, if their numbers differ.
 
     Args:
-        known: what the model knows of its own dataset.
+        known: what the model knows about its own dataset.
 
     Raises:
         ConfigError: for a class that the model does not know.
     """
     theirs, ours, name = dataset.class_names, known.names, dataset.name
     counted = tuple(map(str, range(known.num_classes)))
-    # Numbers stand for the classes of a model whose classes are only counted.
+    # Numbers name the classes of a model without class names.
     by_name = bool(theirs) and bool(ours or {*theirs} & {*counted})
     classes = dataset.num_classes
     table = np.arange(classes)

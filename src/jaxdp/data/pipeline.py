@@ -1,7 +1,8 @@
-"""The order of the examples, and the threads that read and place batches ahead of use.
+"""Determines the order of the examples, and runs the threads that read and place batches ahead of
+use.
 
-The order is a pure function of (seed, step): a resumed run asks for its next step, and nothing is
-replayed.
+The order is a pure function of (seed, step). A resumed run requests its next step, and replays
+nothing.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ HostBatch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """A new seeded permutation each epoch, split into global batches.
+    """A new seeded permutation for each epoch, split into global batches.
 
     Examples beyond the last whole batch of an epoch are dropped. Indexing with a step returns the
     example numbers of its global batch.
@@ -44,14 +45,14 @@ class TrainingOrder:
         ]
 
 
-@functools.lru_cache(maxsize=2)  # two: background threads read across the border of an epoch
+@functools.lru_cache(maxsize=2)  # two, because background threads read across the end of an epoch
 def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
 @dataclasses.dataclass(frozen=True)
 class CallOrder:
-    """The steps of each call to the devices together.
+    """The batches of all steps of each call to the devices.
 
     Indexing with a call returns example numbers (batch, steps).
 
@@ -71,7 +72,9 @@ class CallOrder:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOrder:
-    """Every example once, in order. The last batch is padded with -1: an example of weight 0."""
+    """Every example once, in order. The last batch is padded with -1, which is an example of weight
+    0.
+    """
 
     num_examples: int
     global_batch_size: int
@@ -85,13 +88,13 @@ class EvaluationOrder:
 
 
 def load(source: Split, numbers: np.ndarray) -> HostBatch:
-    """Reads examples into one batch; -1 stands for padding."""
+    """Reads examples into one batch. -1 means padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
     return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
 
 
 def index_batch(numbers: np.ndarray) -> HostBatch:
-    """Returns the rest of a batch if its examples are on the devices already."""
+    """Returns the rest of a batch if its examples are already on the devices."""
     return {
         "indices": np.maximum(numbers, 0).astype(np.int32),
         "weights": (numbers >= 0).astype(np.float32),
@@ -143,18 +146,18 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
 
     Args:
         read: `load` of a source, or `index_batch`.
-        place: puts a host batch on this process's devices; up to 4 placed batches wait there, or as
-            many as there are threads.
-        process_index: a process takes the p-th of `process_count` equal slices of each global
-            batch. So neither the union nor the groups of a grouped batch norm depend on the number
-            of processes.
-        paired: whether each example comes with a partner to be mixed with, in fields `partner_...`:
-            the one before it in the global batch, so that pairs do not depend on processes or
-            devices either.
-        layout: positions in the global batch in the order in which they are placed; None for one
-            after the other.
-        threads: that read and place; decoding leaves the interpreter's lock, so that they use as
-            many cores.
+        place: puts a host batch on this process's devices. Up to 4 placed batches wait on the
+            devices, or as many as there are threads.
+        process_index: process p reads the p-th of `process_count` equal slices of each global
+            batch. Neither the union nor the groups of batch norm therefore depend on the number of
+            processes.
+        paired: whether each example has a partner for mixing, in fields `partner_...`. The partner
+            is the previous example of the global batch, so that pairs do not depend on processes or
+            devices.
+        layout: positions in the global batch in the order in which they are placed; None for
+            ascending order.
+        threads: number of threads that read and place. Decoding releases the GIL, so that they use
+            as many cores.
     """
     import grain  # 0.2 s, for which the compiled step need not wait
 

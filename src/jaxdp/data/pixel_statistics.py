@@ -1,4 +1,4 @@
-"""Mean, standard deviation and percentile range of pixels, as sums that can be added."""
+"""Computes mean, standard deviation and percentile range of pixels, from sums that can be added."""
 
 import dataclasses
 import functools
@@ -16,12 +16,13 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard devia
 
 @dataclasses.dataclass
 class PixelStatistics:
-    """Sums over the pixels of some examples, of uint8 as integers.
+    """Sums over the pixels of some examples, as integers for uint8.
 
     Attributes:
         shape: of an image.
-        drawn: some pixels of each example, if their range is wanted.
-        extremes: the least and the greatest pixel of the first example, if their range is wanted.
+        drawn: some pixels of each example, if their range is requested.
+        extremes: the smallest and the largest pixel of the first example, if the range is
+            requested.
     """
 
     shape: tuple[int, ...]
@@ -54,7 +55,9 @@ class PixelStatistics:
         return cls(images.shape, len(channels), total, squares, drawn, ends)
 
     def add(self, part: "PixelStatistics") -> "PixelStatistics":
-        """Returns the sums over these examples and others with as many channels."""
+        """Returns the sums over these examples and other examples with the same number of
+        channels.
+        """
         return PixelStatistics(
             self.shape,
             self.pixels + part.pixels,
@@ -64,7 +67,7 @@ class PixelStatistics:
         )
 
     def pixel_range(self) -> tuple[float, float]:
-        """Returns the percentile range of the drawn pixels; never an empty one."""
+        """Returns the percentile range of the drawn pixels, which is never empty."""
         pixels = np.concatenate(self.drawn).astype(np.float64)
         low, high = map(float, np.percentile(pixels, _PERCENTILES))
         if low == high:  # hardly any pixel differs
@@ -75,14 +78,14 @@ class PixelStatistics:
     def moments(self, pixel_range: tuple[float, float] | None = None) -> Moments:
         """Returns mean and standard deviation of each channel.
 
-        With a range, of pixels mapped from it to 0 to 255.
+        With a range, the pixels are first mapped from the range to 0 to 255.
         """
         mean = self.total / self.pixels
         variance = self.squares / self.pixels - mean**2
         if pixel_range is not None:
             scale = 255 / (pixel_range[1] - pixel_range[0])
             mean, variance = (mean - pixel_range[0]) * scale, variance * scale**2
-        # Without contrast there is nothing to divide by.
+        # Without contrast, the divisor would be 0.
         std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
         means = tuple(round(float(value), 3) for value in mean)
         return means, tuple(round(value, 3) for value in std)

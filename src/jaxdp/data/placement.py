@@ -1,7 +1,6 @@
-"""Datasets in device memory: reading them whole, and gathering batches of them in the compiled
-step.
+"""Places datasets in device memory: reads them whole, and gathers batches in the compiled step.
 
-One that streams from the host gives the same batches, bit by bit.
+A dataset that streams from the host gives the same batches, bit for bit.
 """
 
 import concurrent.futures
@@ -19,25 +18,25 @@ from jaxtyping import Array, Int
 from jaxdp.data.split import Split
 
 _CHUNK = 256  # examples read at a time
-# A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the
-# other; of any others XLA stores the first dim innermost, to waste no memory, and then copies the
-# whole array into the layout that a gather needs, in every step.
+# A TPU's memory is laid out in tiles of 128 columns. Rows that fill the tiles are stored one after
+# the other. For other rows, XLA stores the first dim innermost, to waste no memory, and then copies
+# the whole array into the layout that a gather requires, in every step.
 _LANES = 128
-# XLA:TPU cuts an array with longer rows into several, which also copies it (of 16 to 29 KiB, libtpu
-# 0.0.42).
+# XLA:TPU cuts an array with longer rows into several arrays, which also copies it (rows of 16 to 29
+# KiB, libtpu 0.0.42).
 _MOST_ROW_BYTES = 16 * 1024
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["shape"])
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Examples with more than one value each, stored so that no accelerator copies all of them to
+    """Examples with more than one value each, stored so that no accelerator copies all examples to
     gather a few.
 
     Attributes:
-        rows: of shape (examples * pieces, length): the values of an example are in as many
-            consecutive rows as `pieces`, and the length is a multiple of 128. Zeros pad the end of
-            each example.
+        rows: shape (examples * pieces, length). The values of an example are in `pieces`
+            consecutive rows, and the length is a multiple of 128. Zeros pad the end of each
+            example.
         shape: of an example.
     """
 
@@ -55,8 +54,8 @@ class Rows:
         tiles = -(-math.prod(shape) // _LANES)
         most = max(_MOST_ROW_BYTES // (itemsize * _LANES), 1)
         fewest = -(-tiles // most)
-        # Up to twice as many rows, if those divide the values: then the array on the host need not
-        # be copied.
+        # Up to twice as many rows, if their number divides the values, so that the array on the
+        # host need not be copied.
         pieces = next((count for count in range(fewest, 2 * fewest) if tiles % count == 0), fewest)
         return pieces, -(-tiles // pieces) * _LANES
 
@@ -64,7 +63,7 @@ class Rows:
     def pack(cls, array: np.ndarray) -> "Rows":
         """Returns an array of examples (examples, ...) as rows.
 
-        A view of it where nothing is left over.
+        Returns a view if the rows need no padding.
         """
         shape = array.shape[1:]
         pieces, length = cls.layout(shape, array.dtype.itemsize)
@@ -75,7 +74,7 @@ class Rows:
 
     @classmethod
     def abstract(cls, count: int, shape: tuple[int, ...], dtype: Any) -> "Rows":
-        """Returns the shapes of so many examples as rows."""
+        """Returns the shapes of this number of examples as rows."""
         pieces, length = cls.layout(shape, np.dtype(dtype).itemsize)
         return cls(jax.ShapeDtypeStruct((count * pieces, length), dtype), shape)
 
@@ -92,17 +91,17 @@ class Rows:
 
 
 def pack(data: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the arrays of a dataset as they are stored on devices: `Rows`, and plain arrays where
-    an example is one number.
+    """Returns the arrays of a dataset as they are stored on devices: `Rows`, or plain arrays if an
+    example is one number.
     """
     return {name: Rows.pack(array) if array.ndim > 1 else array for name, array in data.items()}
 
 
 def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
-    """Returns the shapes of what `pack` returns, of so many examples.
+    """Returns the shapes of the result of `pack` for this number of examples.
 
     Args:
-        example: one of the dataset, in arrays with a first dim of 1.
+        example: an example of the dataset, in arrays with a first dim of 1.
     """
     return {
         name: Rows.abstract(count, array.shape[1:], array.dtype)
@@ -117,7 +116,7 @@ def read_all(
     advance: Callable[[int, int], None] = lambda done, total: None,
     threads: int = 2,
 ) -> dict[str, np.ndarray]:
-    """Reads every example of a split; `weights` are 0 for those that were left out.
+    """Reads every example of a split. `weights` are 0 for left-out examples.
 
     Args:
         advance: progress callback(done, total).
@@ -139,10 +138,10 @@ def read_all(
 def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
     """Completes a batch of `indices` and `weights` from the dataset on the device.
 
-    One that streams is complete already.
+    A batch that streams is already complete.
 
     Args:
-        data: what `pack` makes of the arrays of `read_all`, or those arrays, or nothing.
+        data: the result of `pack` for the arrays of `read_all`, or these arrays, or nothing.
     """
     gathered = dict(batch)
     for prefix in ("", "partner_") if data else ():

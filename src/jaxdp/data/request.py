@@ -1,4 +1,4 @@
-"""The request for a dataset: the settings about data, and the tasks that would do."""
+"""Defines the request for a dataset: the settings about data, and the accepted tasks."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from jaxdp.data.dataset import Description
 from jaxdp.errors import ConfigError
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
-NOT_GIVEN = "(not given)"  # the value of a setting that an error asks for
+NOT_GIVEN = "(not given)"  # the value of a setting that an error requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Request:
 
     Attributes:
         config: every setting about data.
-        argument: what follows the colon of the dataset's name.
-        tasks: the tasks that would do, preferred first; none for any.
-        flag: the setting that named the dataset; "" for one that was made of arrays.
-        known: what a trained model knows that is evaluated on the dataset: its classes and the
-            values of its masks hold, and nothing needs to be left to train on.
+        argument: the text after the colon of the dataset's name.
+        tasks: the accepted tasks, preferred first; empty for any task.
+        flag: the setting that named the dataset; "" for a dataset that was made of arrays.
+        known: what a trained model knows that is evaluated on the dataset. Its classes and mask
+            values apply, and the dataset need not have training examples.
     """
 
     config: DataConfig
@@ -30,12 +30,12 @@ class Request:
     known: Description | None = None
 
     def error(self, remedy: str) -> ConfigError:
-        """Returns the error that says what is wrong with the dataset."""
+        """Returns an error about the dataset."""
         name = self.config.dataset
         return ConfigError(self.flag, name, remedy if self.flag else f"{name}: {remedy}")
 
     def no_examples(self, split: str) -> ConfigError:
-        """Returns the error that says that a split is empty."""
+        """Returns the error for an empty split."""
         remedy = f"{self.config.dataset} has no example there"
         if not self.flag:
             return ConfigError(split, "", remedy)
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def skip(self) -> bool:
-        """Whether bad examples are left out."""
+        """Returns whether bad examples are left out."""
         return self.config.on_bad_example == "skip"
 
     @property
@@ -60,10 +60,10 @@ class Request:
 
     @property
     def validation_share(self) -> float | None:
-        """The share of the training set to validate on, if `--validation` is one.
+        """The share of the training set for validation, if `--validation` is a share.
 
         Raises:
-            ConfigError: for a number that is no share.
+            ConfigError: for a number that is not a share.
         """
         try:
             share = float(self.config.validation or "")
@@ -75,16 +75,16 @@ class Request:
         return share
 
     def refuse(self, *settings: str) -> None:
-        """Raises ConfigError if the user sets what this dataset has no use for."""
+        """Raises ConfigError if the user sets a setting that this dataset does not use."""
         for name in settings:
             if (value := getattr(self.config, name)) not in (None, False):
                 raise ConfigError(name, value, f"{self.config.dataset} does not take it")
 
     def choose(self, *available: str) -> str:
-        """Returns the first wanted task among those that the dataset has targets for.
+        """Returns the first accepted task for which the dataset has targets.
 
         Raises:
-            ConfigError: if there is none.
+            ConfigError: if there is no such task.
         """
         for task in self.tasks or available:
             if task in available:

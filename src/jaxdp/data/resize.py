@@ -1,5 +1,5 @@
-"""Decides how the images of a dataset become one size, and resizes, crops, frames or pads them and
-their masks alike: in training, evaluation and prediction.
+"""Determines how the images of a dataset are brought to one size. Resizes, crops, frames or pads
+images and their masks, in the same way in training, evaluation and prediction.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jaxdp.errors import ConfigError
 
 _LARGEST_SIDE = 16384
 _LONGEST_SIDE = 2**18
-_FACTORS = (8, 4, 2)  # by which JPEG files can be decoded smaller
+_FACTORS = (8, 4, 2)  # scales at which JPEG files can be decoded
 _SPARE = 2
 _PHOTOGRAPH_SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 224)
 _WASTEFUL = 16  # times the median area
@@ -26,14 +26,14 @@ _ALIGNMENT = 16  # sides of padded images, which four poolings by two divide
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """How images become one size.
+    """How images are brought to one size.
 
     Attributes:
         size: height and width.
         kind: `stretch` resizes to height and width; `resize_crop` resizes the shorter side and
-            crops the middle of the longer one; `letterbox` resizes the longer side and puts black
-            bars at both ends of the shorter one; `pad` mirrors smaller images at the bottom and
-            right, and ignores masks there.
+            crops the middle of the longer side; `letterbox` resizes the longer side and adds black
+            bars at both ends of the shorter side; `pad` mirrors smaller images at the bottom and
+            right, and ignores the masks of the padding.
     """
 
     size: Size
@@ -60,9 +60,9 @@ class Resize:
 
     @classmethod
     def of(cls, config: DataConfig, task: str) -> "Resize | None":
-        """Returns what `--image-size` asks for, if it is set.
+        """Returns the resize of `--image-size`, if it is set.
 
-        Raises ConfigError for a task with answers of the size of the original image.
+        Raises ConfigError for a task with predictions of the size of the original image.
         """
         if config.image_size is None:
             return None
@@ -73,11 +73,11 @@ class Resize:
         return resize
 
     def reduction(self, size: Size) -> int:
-        """Returns the largest of 1, 2, 4 and 8 by which an image of this size stays at least twice
-        as large as it is resized to.
+        """Returns the largest divisor of 1, 2, 4 and 8 with which an image of this size stays at
+        least twice as large as its resized size.
 
-        A JPEG file decoded at that part of its size is resized to nearly the same pixels, since two
-        or more of its pixels still become one.
+        A JPEG file that is decoded at this fraction of its size gives nearly the same resized
+        pixels, because two or more decoded pixels still become one.
         """
         for factor in _FACTORS:
             reduced = (-(-size[0] // factor), -(-size[1] // factor))
@@ -104,14 +104,14 @@ class Resize:
         return new if height <= width else (new[1], new[0])
 
     def apply_to(self, example: Example) -> Example:
-        """Returns an example with image, mask and target of the size."""
+        """Returns an example with image, mask and target at the size."""
         return example | {
             name: self.apply(example[name], mask=name == "masks")
             for name in example.keys() & {"images", "masks", "targets"}
         }
 
     def apply(self, pixels: np.ndarray, *, mask: bool = False) -> np.ndarray:
-        """Returns pixels (H, W, C) or (H, W) at the size; a mask is not interpolated.
+        """Returns pixels (H, W, C) or (H, W) at the size. Masks are not interpolated.
 
         Source: for `resize_crop` the arithmetic of torchvision's Resize(N) and CenterCrop(N).
         """
@@ -120,7 +120,7 @@ class Resize:
             return pad(pixels, self.size, value=label)
         height, width = pixels.shape[:2]
         new, side = self._resized((height, width)), self.size[0]
-        if max(new) > _LONGEST_SIDE:  # of a line of pixels, in a file of a few hundred bytes
+        if max(new) > _LONGEST_SIDE:  # for a line of pixels, in a file of a few hundred bytes
             remedy = (
                 f"an image of {height}x{width} pixels would become {min(new)}x{max(new)} before it"
                 " is cropped; leave it out"
@@ -138,8 +138,8 @@ class Resize:
 
 
 def resize_to(pixels: np.ndarray, size: tuple[int, ...], *, nearest: bool = False) -> np.ndarray:
-    """Returns (H, W, C) or (H, W) at another size: antialiased bilinear, or the nearest pixel, as
-    masks need it.
+    """Returns (H, W, C) or (H, W) at another size, with antialiased bilinear interpolation, or with
+    the nearest pixel for masks.
     """
     if pixels.shape[:2] == size:
         return pixels
@@ -157,8 +157,8 @@ def resize_to(pixels: np.ndarray, size: tuple[int, ...], *, nearest: bool = Fals
 
 
 def pad(pixels: np.ndarray, size: tuple[int, ...], *, value: int | None = None) -> np.ndarray:
-    """Returns (H, W, ...) padded to `size` at the bottom and right: mirrored, as often as it takes,
-    or with a value.
+    """Returns (H, W, ...) padded to `size` at the bottom and right, by mirroring as often as
+    required, or with a value.
     """
     missing = [(0, max(want - have, 0)) for want, have in zip(size, pixels.shape[:2], strict=True)]
     widths = missing + [(0, 0)] * (pixels.ndim - 2)
@@ -172,10 +172,10 @@ def pad(pixels: np.ndarray, size: tuple[int, ...], *, value: int | None = None) 
 def plan_resize(
     dataset: Dataset, sizes: Sequence[Size], config: DataConfig
 ) -> tuple[Resize | None, Dataset]:
-    """Returns how images become one size, and the dataset with the defaults that follow.
+    """Returns how images are brought to one size, and the dataset with the resulting defaults.
 
     Args:
-        sizes: of all images; none if headers do not say them.
+        sizes: sizes of all images; empty if headers do not contain them.
     """
     asked = Resize.of(config, dataset.answer)
     if asked is not None or not sizes:
@@ -197,7 +197,7 @@ def plan_resize(
 
 
 def _plan_padding(dataset: Dataset, sizes: Sequence[Size], config: DataConfig) -> Resize | None:
-    """Returns how images with masks are padded where they differ in size or a crop is larger."""
+    """Returns how images with masks are padded if they differ in size or if a crop is larger."""
     words = [word.partition(":") for word in config.augment or ()]
     crops = [int(side) for name, _, side in words if name == "crop" and side.isdecimal()]
     largest = [max(sides) for sides in zip(*sizes, strict=True)]

@@ -1,5 +1,5 @@
-"""The examples of one split as training and evaluation read them: chosen, made one size, and
-checked against what the dataset promises.
+"""Provides the examples of one split for training and evaluation: selected, resized, and checked
+against the facts of the dataset.
 """
 
 import dataclasses
@@ -27,21 +27,22 @@ _ALIGNMENT = 64  # bytes
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Split:
-    """Some of the examples of a source, with a weight each: 1, or 0 for a bad example that is left
-    out.
+    """Selected examples of a source, each with a weight of 1, or of 0 for a bad example that is
+    left out.
 
     Args:
-        source: a source, or an object of the user's that is one.
-        dataset: what its examples must be like.
+        source: a source, or an object of the user that acts as a source.
+        dataset: the dataset that its examples must match.
         where: names the split in errors.
         skip: whether to leave bad examples out, instead of raising.
         indices: of the source's examples; None for all.
-        resize: how images become one size; None to leave them.
-        mask_table: the class of each class number of a mask, uint8 (256,); None to leave them.
-        label_table: the class number of each label of the source; None to leave them.
+        resize: how images are resized; None to leave them unchanged.
+        mask_table: the class of each class number of a mask, uint8 (256,); None to leave them
+            unchanged.
+        label_table: the class number of each label of the source; None to leave them unchanged.
 
     Attributes:
-        errors: what was wrong with the bad examples that were left out so far, by their indices.
+        errors: the problems of the bad examples that were left out so far, by index.
     """
 
     source: Any
@@ -63,13 +64,15 @@ class Split:
         self.errors: dict[int, BadExample] = {}
         self._instance_targets: Any = None
         if dataset.instances:
-            from jaxdp.data.instances import Targets  # SciPy, which others do without
+            from jaxdp.data.instances import (
+                Targets,
+            )  # imports SciPy, which other splits do not require
 
             self._instance_targets = Targets()
 
     def revised(self, dataset: Dataset, **changes: Any) -> "Split":
-        """Returns this split for a dataset that promises something else, or itself if nothing
-        differs. Bad examples that it skips stay skipped.
+        """Returns this split for a dataset with other facts, or itself if no fact differs. Bad
+        examples that it skips stay skipped.
 
         Args:
             changes: `skip` or `resize`.
@@ -85,14 +88,14 @@ class Split:
 
     @property
     def bytes(self) -> int:
-        """How much memory all examples take."""
+        """The memory of all examples."""
         sizes = [
             math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self._fields.values()
         ]
         return len(self) * (sum(sizes) + 4)
 
     def name(self, index: int) -> str:
-        """Returns what an example is called: its file, or its split and index."""
+        """Returns the name of an example: its file, or its split and index."""
         return self.source.name(self._source_index(index)) or f"{self.where}[{index}]"
 
     def size(self, index: int) -> tuple[int, ...]:
@@ -102,7 +105,7 @@ class Split:
         return np.shape(self.source[self._source_index(index)]["images"])[:2]
 
     def labels(self) -> np.ndarray:
-        """Returns the label of each example, int64; -1 for one that is left out."""
+        """Returns the label of each example, int64, with -1 for a left-out example."""
         if self.skip:
             examples = map(self._alone, range(len(self)))
             labels = [-1 if isinstance(one, BadExample) else int(one["labels"]) for one in examples]
@@ -121,21 +124,21 @@ class Split:
         return _batch(map(self._checked, self._examples(indices), indices), len(indices))
 
     def unchecked(self, index: int) -> Example:
-        """Returns an example as the source has it, but for its size and class numbers."""
+        """Returns an example as in the source, except for its size and class numbers."""
         example = self._alone(index)
         if isinstance(example, BadExample):
             raise example
         return example
 
     def _examples(self, indices: Sequence[int]) -> Iterator[Example | BadExample]:
-        """Yields examples before they are checked, and the error of a bad one in its place."""
+        """Yields examples before they are checked, and the error in place of a bad example."""
         done = 0
         try:
             several = self.source.__getitems__(list(map(self._source_index, indices)))
             for example, index in zip(several, indices, strict=True):
                 yield self._transformed(example, index)
                 done += 1
-        except BadExample:  # which may be any of the rest
+        except BadExample:  # which may be any remaining example
             yield from map(self._alone, indices[done:])
 
     def _alone(self, index: int) -> Example | BadExample:
@@ -166,7 +169,7 @@ class Split:
         return example if self.resize is None else self.resize.apply_to(example)
 
     def _checked(self, example: Example | BadExample, index: int) -> Example:
-        """Returns an example with its weight, zeros for a bad one that is left out."""
+        """Returns an example with its weight, and zeros for a bad example that is left out."""
         try:
             if isinstance(example, BadExample):
                 raise example
@@ -185,14 +188,16 @@ class Split:
         return zeros | {"weights": np.float32(0)}
 
     def nothing_left(self) -> ConfigError:
-        """Returns the error that says that every example was left out, and why the first one."""
+        """Returns the error for a split in which every example was left out, with the reason for
+        the first.
+        """
         remedy = f"nothing is left of {self.where}: none of its {len(self)} examples can be used"
         for error in list(self.errors.values())[:1]:
             remedy += f", e.g. {error.where}: {error.problem}"
         return ConfigError("on_bad_example", "skip", remedy)
 
     def _field(self, name: str, value: Any, index: int) -> np.ndarray:
-        """Returns a field of an example, as the dataset promises it."""
+        """Returns a field of an example that matches the facts of the dataset."""
         (shape, dtype), value = self._fields[name], native(np.asarray(value))
         exact = name == "images" or np.dtype(dtype) == np.uint8
         highest, problem = self._num_classes - 1, ""
@@ -217,8 +222,8 @@ class Split:
 def _batch(examples: Iterable[Mapping[str, Any]], count: int) -> dict[str, np.ndarray]:
     """Returns examples as arrays (count, ...).
 
-    Each example is copied as soon as it is read, so that the next one takes its memory, which the
-    processor's caches still hold.
+    Each example is copied as soon as it is read, so that the next example reuses its memory, which
+    is still in the processor's caches.
     """
     batch: dict[str, np.ndarray] = {}
     for position, example in enumerate(examples):
@@ -230,7 +235,7 @@ def _batch(examples: Iterable[Mapping[str, Any]], count: int) -> dict[str, np.nd
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns an array aligned as XLA's buffers are, which a CPU device takes without a copy."""
+    """Returns an array aligned like XLA's buffers, which a CPU device uses without a copy."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

@@ -1,5 +1,5 @@
-"""Chooses the splits of a dataset: those that it has, a tenth held out for tests, a share drawn for
-validation.
+"""Chooses the splits of a dataset: its own splits, a tenth held out for tests, and a share drawn
+for validation.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,39 +12,42 @@ from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import say
 
-_HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
+_HELD_OUT = 10  # one in this many examples, for a dataset without a test split
 _SECTIONS = 10  # of consecutive pages, if one file holds all
-_STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
-# Usual names of splits, case aside.
+_STREAM = 1  # stream of random numbers; the order of training is drawn from (seed, epoch)
+# Usual names of splits, in lower case.
 NAMES = {
     "train": ("train", "training"),
     "validation": ("val", "validation", "valid", "dev"),
     "test": ("test", "testing"),
 }
 
-# A source, and the indices of its examples that a split has.
+# A source, and the indices of its examples in a split.
 Part = tuple[BaseSource, np.ndarray]
 
 
 def usual_names(usual: Sequence[str], available: Collection[str]) -> list[str]:
-    """Returns which of the available names are usual ones, case aside, the most usual first."""
-    ordered = sorted(available, reverse=True)  # small letters first
+    """Returns the available names that are usual names, without regard to case, the most usual
+    first.
+    """
+    ordered = sorted(available, reverse=True)  # lower case first
     return [name for each in usual for name in ordered if name.lower() == each]
 
 
 def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
-    """Returns which of the available splits to train, validate and test on: those that the settings
-    name, which are not checked, and others that go by their usual names; none if there are none.
+    """Returns the available splits for training, validation and tests. These are the splits that
+    the settings name, which are not checked, or else splits with usual names; none if there are no
+    such splits.
 
-    Prints which names are read as what, where that needs to be said.
+    Prints how names are read, if this is not obvious.
 
     Raises:
-        ConfigError: if there is nothing to train or to evaluate on.
+        ConfigError: if there are no training or no evaluation data.
     """
     named, chosen = request.named_splits, dict[str, str]()
     said = list[str]()
     for split, name in named.items():
-        # Training data may also be named as test data; nothing else is used twice.
+        # Training data may also be named as test data. No other split is used twice.
         taken = () if split == "train" else named.values()
         usual = [each for each in usual_names(NAMES[split], available) if each not in taken]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
@@ -67,11 +70,11 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
 
 
 def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
-    """Returns the examples of each split that is used.
+    """Returns the examples of each used split.
 
     Raises:
-        ConfigError: for a split that there is not, one without examples, or if nothing is left to
-            evaluate on.
+        ConfigError: for a split that does not exist or has no examples, or if no examples are left
+            for evaluation.
     """
     wanted, share = request.config.validation, request.validation_share
     name, parts = dataset.name, _present(dataset, request)
@@ -107,8 +110,8 @@ def _present(dataset: Dataset, request: Request) -> dict[str, Part]:
 
 
 def stratified(labels: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of `count` examples: of each class its share, rounded by largest remainder,
-    evenly spaced.
+    """Returns a mask of `count` examples, evenly spaced, with the share of each class rounded by
+    largest remainder.
     """
     classes, sizes = np.unique(labels, return_counts=True)
     shares = sizes * count / len(labels)
@@ -123,7 +126,7 @@ def stratified(labels: np.ndarray, count: int) -> np.ndarray:
 
 def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
     """Returns a mask of the test examples: a tenth of the files of each class, evenly spaced, or
-    the last tenth of the pages of a single file. Pages of one file are alike, and stay together.
+    the last tenth of the pages of a single file. Pages of one file are similar, and stay together.
 
     Raises:
         ConfigError: for a single example, or a class without another file.
@@ -148,11 +151,11 @@ def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
 
 
 def _drawn(part: Part, dataset: Dataset, share: float, request: Request) -> tuple[Part, Part]:
-    """Returns what is left to train on, and `share` of the examples of each class, drawn at random;
-    of the pages of a file all or none.
+    """Returns the remaining training examples, and `share` of the examples of each class, drawn at
+    random. The pages of a file stay together.
 
     Raises:
-        ConfigError: if one side is left without an example of a class, or a file of one.
+        ConfigError: if one side has no example of a class, or no file of a class.
     """
     source, indices = part
     labels, groups = _labels(source, dataset.task)[indices], source.groups()
@@ -177,14 +180,14 @@ def random_share(
     and drawn at random.
 
     Args:
-        labels: integers (N,), none below 0; all the same for examples without classes.
-        unit: what errors call an example. The pages of a file or section are alike, and stay
-            together.
+        labels: integers (N,), at least 0; all equal for examples without classes.
+        unit: the word for an example in errors. The pages of a file or section are similar, and
+            stay together.
 
         names: of the classes, if they have any.
 
     Raises:
-        ConfigError: if one side is left without an example of a class.
+        ConfigError: if one side has no example of a class.
     """
     mask = np.zeros(len(labels), bool)
     classes, sizes = np.unique(labels, return_counts=True)
@@ -203,7 +206,9 @@ def random_share(
 
 
 def _labels(source: BaseSource, task: str) -> np.ndarray:
-    """Returns the label of each example, -1 for one that cannot be read; zeros without classes."""
+    """Returns the label of each example, with -1 for an unreadable example, or zeros without
+    classes.
+    """
     if task != "classification":
         return np.zeros(len(source), np.int64)
     return np.asarray(source.labels(), np.int64)

@@ -1,4 +1,4 @@
-"""TIFF files: which of their planes are examples and which are channels, and reading one example at
+"""Reads TIFF files: finds which planes are examples and which are channels, and reads an example at
 its stored depth.
 """
 
@@ -20,43 +20,44 @@ SUFFIXES = (".tif", ".tiff")
 ORIENTATION = 0x0112  # tag of TIFF and EXIF
 SIDEWAYS = (5, 6, 7, 8)  # its values that swap height and width
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
-# What Pillow makes grey or colour.
+# Photometric interpretations that Pillow converts to grey or colour.
 _CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "CIELAB")
-# Series of which tifffile knows no more than the pages and, from its own writer, the axes.
+# Series for which tifffile knows only the pages and, from its own writer, the axes.
 _PLAIN = ("shaped", "uniform", "generic")
 # Bits of NewSubfileType: a reduced image (thumbnail, level of a pyramid), and the opacity of
 # another page.
 _OF_ANOTHER_PAGE = 0b101
-# Values of ExtraSamples: colours are multiplied by the opacity, or not.
+# Values of ExtraSamples, which state whether colours are multiplied by the opacity.
 ASSOCIATED, UNASSOCIATED = 1, 2
-# Units of ImageJ and OME; a size in another unit is not used.
+# Units of ImageJ and OME. A size in another unit is ignored.
 _MICROMETRES = {"micron": 1.0, "um": 1.0, "µm": 1.0, r"\u00B5m": 1.0, "nm": 1e-3, "mm": 1e3}
-# An error says in one line what is wrong with a file.
+# An error describes the problem of a file in one line.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
-    """An example in a TIFF file, and where its pixels are.
+    """An example in a TIFF file, and the location of its pixels.
 
     Attributes:
-        size: height and width, once it is turned.
-        orientation: value of the tag Orientation, by which it is turned.
-        channels: 1 for grey, 3 for colour, otherwise as many as there are.
+        size: height and width after rotation.
+        orientation: value of the tag Orientation, which determines the rotation.
+        channels: 1 for grey, 3 for colour, otherwise the stored number.
         dtype: of the stored pixels, with their byte order.
         axes, shape: of a stored plane.
         pages: numbers in the file of the pages that are the example's channels.
-        offsets: of the channels in bytes, where pages follow each other without headers of their
-            own; else empty.
-        sample: number of the plane in its page, where separate samples are examples, else None.
-        converted: whether Pillow has to make grey or colour of the stored pixels.
-        opacity: value of ExtraSamples if one more channel is the opacity, else 0.
-        unclear: whether the opacity may be no opacity: tifffile tags any four planes as colour and
-            opacity. A picture has 8 bits, and the samples of a pixel side by side.
-        ends: highest number of its depth, if 0 is white and the program that wrote it is unknown:
-            nothing says whether it inverted what it wrote. Otherwise 0.
-        place: its numbers along the axes T and Z, None without such an axis.
-        pixel_size: height and width of a pixel in micrometres, empty where the file has none.
+        offsets: offsets of the channels in bytes, if pages follow each other without their own
+            headers; otherwise empty.
+        sample: number of the plane in its page, if separate samples are examples; otherwise None.
+        converted: whether Pillow must convert the stored pixels to grey or colour.
+        opacity: value of ExtraSamples if an additional channel is the opacity, otherwise 0.
+        unclear: whether it is unclear if the channel is an opacity, because tifffile tags any four
+            planes as colour and opacity. Pictures have 8 bits, and store the samples of a pixel
+            side by side.
+        ends: highest number of its depth, if 0 is white and the program that wrote it is unknown,
+            so that the stored numbers may be inverted. Otherwise 0.
+        place: its indices along the axes T and Z; None without such an axis.
+        pixel_size: height and width of a pixel in micrometres; empty if the file has no pixel size.
     """
 
     size: Size
@@ -81,7 +82,7 @@ class Stack:
     """The examples of a file.
 
     Attributes:
-        left_out: how many pages, and images below pages, are no examples.
+        left_out: how many pages, and images below pages, are not examples.
     """
 
     planes: tuple[Plane, ...]
@@ -89,24 +90,21 @@ class Stack:
 
 
 def read_stack(path: pathlib.Path, choice: str | None) -> Stack:
-    """Returns the examples of a file, in the order of their pages. The headers of all pages are
-    read once, unless the file changes.
+    """Returns the examples of a file, in the order of their pages. Reads the headers of all pages
+    once, unless the file changes.
 
     Args:
-        choice: `pages` or `channels` says what the planes of a stack are; None leaves that to the
-            metadata.
+        choice: how to read the planes of a stack, as `pages` or `channels`; None uses the metadata.
 
     Raises:
-        ValueError: for a file without pixels, and for pages that cannot be examples of one kind.
+        ValueError: for a file without pixels, and for pages that cannot be examples of one dataset.
     """
     status = path.stat()
     return _read_headers(path.absolute(), (status.st_mtime_ns, status.st_size), choice)
 
 
 def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
-    """Returns the pixels (H, W, C) of an example as they are stored, but turned, or None if Pillow
-    has to read them.
-    """
+    """Returns the stored pixels (H, W, C) of an example, rotated; None if Pillow must read them."""
     if plane.converted:
         return None
     import tifffile
@@ -120,7 +118,7 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
                 planes = [file.pages[page].asarray() for page in plane.pages]
             if plane.sample is not None:
                 planes = [each[plane.sample] for each in planes]
-    # A compression, or a number of bits, that takes the package imagecodecs.
+    # A compression, or a number of bits, that requires the package imagecodecs.
     except (ValueError, KeyError, NotImplementedError):
         if len(plane.pages) > 1:
             raise
@@ -136,7 +134,9 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
 
 
 def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Returns pixels (H, W, C) as an orientation says: swapped sides first, then mirrored ones."""
+    """Returns pixels (H, W, C) with an orientation applied. Swaps sides first, and then mirrors
+    them.
+    """
     if orientation in SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
     rows = -1 if orientation in (3, 4, 7, 8) else 1
@@ -145,7 +145,9 @@ def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def is_known_writer(software: object, description: object) -> bool:
-    """Returns whether a program wrote the file that stores numbers as they are where 0 is white."""
+    """Returns whether the file was written by a program that does not invert numbers if 0 is
+    white.
+    """
     own = '{"shape"', "ImageJ="
     return str(software).startswith("tifffile") or str(description).startswith(own)
 
@@ -160,7 +162,7 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
         if not page.imagelength * page.imagewidth:
             raise ValueError("it has no pixels")
         series: list[Any] = []
-        with contextlib.suppress(RuntimeError):  # the few headers that tifffile reads are alike
+        with contextlib.suppress(RuntimeError):  # the few headers that tifffile reads are equal
             series = list(file.series)
         plain = not series or series[0].kind in _PLAIN
         used = _plain_series(file, series, choice) if plain else _described_series(file, series)
@@ -169,25 +171,26 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
             counts = f"has {odd[0].channels} channels, unlike page {planes[0].pages[0]} with"
             remedy = "save them in separate files"
             raise ValueError(f"page {odd[0].pages[0]} {counts} {planes[0].channels}; {remedy}")
-        # One header may stand for many pages.
+        # One header may represent many pages.
         pages = [max(len(each.pages), len(each)) for each in used]
         below = [len(each.keyframe.subifds or ()) * len(each.pages) for each in used]
         return Stack(tuple(planes), max(len(file.pages) - sum(pages), 0) + sum(below))
 
 
 def _described_series(file: Any, series: list[Any]) -> list[Any]:
-    """Returns the series that hold examples, of tifffile's, of a file whose metadata name them."""
-    # Other series of the formats of microscopes may be thumbnails.
+    """Returns tifffile's series with examples, for a file with metadata that name them."""
+    # Other series of microscope formats may be thumbnails.
     whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
     used = series[:1] if whole and not file.is_ome else series
     return [each for each in used if each.keyframe is not None]
 
 
 def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]:
-    """Returns the series of pages that hold examples, of any other file, in its order.
+    """Returns the series of pages with examples, for any other file, in file order.
 
-    tifffile sorts such pages by kind and size, takes smaller ones for levels of a pyramid, and
-    looks at a few of many. Here each page counts, unless its header makes it part of another page.
+    tifffile sorts such pages by type and size, treats smaller pages as levels of a pyramid, and
+    checks only a few of many pages. Here, each page counts, unless its header makes it part of
+    another page.
 
     Args:
         series: tifffile's.
@@ -203,7 +206,7 @@ def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]
     whole = [each for each in found if not each.keyframe.subfiletype & _OF_ANOTHER_PAGE]
     if not whole and any(each.keyframe.subifds for each in found):
         raise ValueError("its whole image lies below a thumbnail; save it as a page of its own")
-    found = whole or found  # if all are marked, the marks say nothing
+    found = whole or found  # if all pages are marked, the marks are meaningless
     first, *others = [each.keyframe for each in found]
     if len(found) < 2 or any(len(each.pages) > 1 for each in found):
         return found
@@ -216,14 +219,14 @@ def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]
 
 
 def _kind_of(page: Any) -> tuple[Any, ...]:
-    """Returns what pages that are stacked have in common."""
+    """Returns the properties that stacked pages must share."""
     stored = page.shape, page.axes, page.dtype, page.bitspersample
     return *stored, page.photometric, page.extrasamples, page.tags.valueof(ORIENTATION, 1)
 
 
 def _check_count(description: str, size: int) -> None:
-    """Raises ValueError for metadata of more planes than a file of this size can hold: tifffile
-    would list them all.
+    """Raises ValueError for metadata of more planes than a file of this size can hold, because
+    tifffile would list all of them.
     """
     counts = re.findall(r"\bSize[ZCT]=\"(\d{1,18})\"", description.partition("</Pixels>")[0])
     own = re.match(r"\{\"shape\": \[([\d, ]{1,400})\]", description)  # tifffile's
@@ -234,7 +237,7 @@ def _check_count(description: str, size: int) -> None:
 
 def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     page = series.keyframe
-    # Where planes are pages, separate samples are also pages.
+    # If planes are pages, separate samples are also pages.
     apart = choice == "pages" and page.axes.startswith("S")
     axes, shape = (page.axes[1:], page.shape[1:]) if apart else (page.axes, page.shape)
     rows = _channels_of_examples(series, "YX" + "S" * ("S" in axes), choice)
@@ -253,7 +256,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     start, count = series.dataoffset, math.prod(shape)
     step = count * series.dtype.itemsize
     each_page = page.samplesperpixel if apart else 1
-    # Not so where one header stands for all.
+    # Does not apply if one header represents all pages.
     own = len(series.pages) * each_page == rows.size
     if any(each is None or each.parent is not file for each in series.pages) or not (own or start):
         raise ValueError("its planes lie in other files, or are compressed together")
@@ -282,7 +285,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
 
 
 def _ends(file: Any, page: Any) -> int:
-    """Returns the highest number of a page's depth, if its zero is white and its writer unknown."""
+    """Returns the highest number of a page's depth, if 0 is white and its writer is unknown."""
     first = file.pages.first
     known = is_known_writer(first.software, first.description)
     unclear = not known and getattr(page.photometric, "name", "") == "MINISWHITE"
@@ -307,8 +310,8 @@ def _pixel_size(file: Any, series: Any) -> list[float]:
 
 
 def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.ndarray:
-    """Returns the numbers of a series' planes that are the channels of each example, (examples,
-    channels).
+    """Returns the numbers of the planes of a series that are the channels of each example,
+    (examples, channels).
 
     Args:
         within: axes of a plane.
