@@ -19,14 +19,12 @@ import optax
 from flax import nnx
 
 import jaxdp
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint import Checkpoints
 from jaxdp.config import BatchNormMode
 from jaxdp.data import augment, pipeline
 from jaxdp.runtime import devices
-from jaxdp.sharding.strategy import Strategy, create_strategy
-from jaxdp.step import metrics
-from jaxdp.step.state import Constants, TrainState, create_train_state
-from jaxdp.step.step import StepConfig
+from jaxdp.sharding import Strategy, create_strategy
+from jaxdp.step import Constants, StepConfig, TrainState, create_train_state, metrics
 
 BATCH, SEED = 64, 0  # examples of an update over all devices; decides weights, order and noise
 

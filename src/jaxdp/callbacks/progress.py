@@ -2,8 +2,8 @@
 line per row elsewhere.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false checking types does not
-# require IPython
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# Checking types does not require IPython.
 
 import datetime
 from typing import Any

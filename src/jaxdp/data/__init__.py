@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxdp.data import augment, pipeline
     from jaxdp.data.arrays import from_arrays
     from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Source
     from jaxdp.data.loaders import from_dataset
@@ -24,10 +25,12 @@ __all__ = [
     "BadExample",
     "Dataset",
     "Source",
+    "augment",
     "from_arrays",
     "from_dataset",
     "from_folder",
     "load",
+    "pipeline",
 ]
 
 # The other types are in `dataset`.
@@ -42,6 +45,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("augment", "pipeline"):  # modules for a loop of one's own
+        return importlib.import_module(f"{__name__}.{name}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'dataset')}"), name)
 
 
