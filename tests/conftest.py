@@ -90,6 +90,14 @@ def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
+def _lines_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are printed as if pytest had no handlers, which are like those of a program."""
+    from jaxdp.text import console
+
+    monkeypatch.setattr(console._default, "filters", [])
+
+
+@pytest.fixture(autouse=True)
 def _no_defects(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed does not depend on the jaxlib that runs the tests."""
     from jaxdp.runtime import platform

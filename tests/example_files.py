@@ -16,6 +16,7 @@ from PIL import Image
 from jaxdp.config import DataConfig
 from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
 from jaxdp.errors import ConfigError
+from jaxdp.text.flags import for_command
 
 ROOT = pathlib.Path("set")  # each test has a working folder of its own
 
@@ -96,9 +97,7 @@ def refused(message: str, kind: type[ConfigError] = ConfigError) -> Iterator[Any
     """
     with pytest.raises(kind) as caught:
         yield caught
-    by_keywords = str(caught.value)
-    caught.value.names_flags = True
-    by_flags = str(caught.value)
+    by_keywords, by_flags = str(caught.value), for_command(caught.value)
     assert re.search(message, by_flags) or re.search(message, by_keywords), by_flags
     assert "\n" not in by_flags
 

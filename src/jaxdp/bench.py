@@ -21,11 +21,13 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.config.values import BatchSizes, Counts
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import measurement
 from jaxdp.reporting.benchmarks import Record, cell_name
 from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import platform
+from jaxdp.text.console import say_again
+from jaxdp.text.flags import for_command
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with these arguments or the process's own; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["cell"]:
-        with ending("jaxdp.bench"):  # in which errors name flags
+        with ending("jaxdp.bench"):
             _measure(json.load(sys.stdin))
         return 0
     return _bench(words)
@@ -106,7 +108,7 @@ def cells(
 
 
 def _leave_out(config: TrainConfig, reason: str) -> None:
-    print(f"left out: {cell_name(config.plain())}: {reason}", file=sys.stderr)
+    say_again(f"left out: {cell_name(config.plain())}: {reason}")
 
 
 def run(
@@ -123,8 +125,8 @@ def run(
         ConfigError: if nothing could be run, or the folder cannot be written.
     """
     if not configs:
-        remedy = "no cell of the grid is left; change --strategies, --devices or --batch-sizes"
-        raise ConfigError("", "", remedy)
+        axes = f"{flag('strategies')}, {flag('devices')} or {flag('batch_sizes')}"
+        raise ConfigError("", "", f"no cell of the grid is left; change {axes}")
     records: list[Record] = []
     interrupted = False
     check_folder("output", folder)
@@ -135,12 +137,12 @@ def run(
                 records.append(record)
     except KeyboardInterrupt:
         interrupted = True
-        print("jaxdp.bench: interrupted; the table has the cells before", file=sys.stderr)
+        say_again("jaxdp.bench: interrupted; the table has the cells before")
     from jaxdp.reporting import benchmarks
 
     if records:
         benchmarks.show(records)
-        print(f"{folder / 'bench.jsonl'} is written", file=sys.stderr)
+        say_again(f"{folder / 'bench.jsonl'} is written")
     measured = any(record["status"] == "ok" for record in records)
     return int(interrupted or not measured)
 
@@ -169,7 +171,7 @@ def measure_all(
             if record["status"] == "ok":
                 reason = f"{record['images_per_second']['median']:,.0f} images/s"
             name = cell_name(record)
-            print(f"[{number}/{len(configs)}] {name}: {reason}", file=sys.stderr)
+            say_again(f"[{number}/{len(configs)}] {name}: {reason}")
             yield record
 
 
@@ -209,7 +211,7 @@ def _measure(request: Mapping[str, Any]) -> None:
         )
         print(json.dumps({"status": "ok", "reason": None} | figures), flush=True)
     except ConfigError as error:
-        print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)
+        print(json.dumps({"status": "refused", "reason": for_command(error)}), flush=True)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         print(json.dumps(measurement.failure(reason, reason)), flush=True)

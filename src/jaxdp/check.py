@@ -24,6 +24,8 @@ from jaxdp.config import (
 )
 from jaxdp.config.values import Counts
 from jaxdp.runtime import platform
+from jaxdp.text.console import say_again
+from jaxdp.text.flags import flag
 from jaxdp.text.messages import printable
 
 if TYPE_CHECKING:
@@ -110,10 +112,9 @@ def main(asked: CheckConfig) -> int:
         f" {asked.tolerance:.1e}"
     )
     if not passed and config.batch_norm == BatchNormMode("replica"):
-        print(
-            "--batch-norm replica depends on the number of devices by design; group:N and global"
-            " do not",
-            file=sys.stderr,
+        say_again(
+            f"{flag('batch_norm', 'replica')} depends on the number of devices by design; group:N"
+            " and global do not"
         )
     return int(not passed)
 

@@ -24,6 +24,7 @@ from jaxdp.config import (
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.runtime import platform
+from jaxdp.text.flags import flag, for_command
 from jaxdp.text.messages import nearest, printable, some
 from jaxdp.text.parsing import resolved
 
@@ -93,7 +94,7 @@ def _main(argv: Sequence[str]) -> int:
         print(printable(import_weights(command.weights, command.part(TrainConfig))))
     else:
         given = command.run_dir, pathlib.Path(command.output), command.step, command.plugins
-        print(printable(export(*given, static_batch=command.static_batch)))
+        print(for_command(export(*given, static_batch=command.static_batch)))
     return 0
 
 
@@ -158,7 +159,7 @@ def export(
         f"{written}; classes and normalization in {about_file}; it returns {program['outputs']};"
         f" written by JAX {program['jax']}, it runs on JAX {program['oldest_jax']} and on versions"
         " up to six months newer than the writer"
-        + "; for an older JAX give --static-batch"
+        + f"; for an older JAX give {flag('static_batch')}"
         * (static_batch is None)
     )
 

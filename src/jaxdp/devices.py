@@ -19,6 +19,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.reporting.console import wide_console
 from jaxdp.runtime import platform
 from jaxdp.runtime.free_memory import available_memory_bytes
+from jaxdp.text.flags import for_command
 from jaxdp.text.units import bytes_text
 
 DESCRIPTION = "Show the devices and their memory."
@@ -50,7 +51,7 @@ def main(config: DevicesConfig) -> int:
         texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
-        code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
+        code, message = (EXIT_USAGE_ERROR, for_command(error)) if is_usage else (1, None)
         processes.exit_and_notify(error, code, message, "jaxdp.devices")
         raise
     if group.index == 0:

@@ -1,55 +1,47 @@
-"""The error for a setting that cannot work."""
+"""The error for a setting that cannot work, and `flag`, by which its remedy names settings."""
 
-import re
 from typing import Any
 
-from jaxdp.text.messages import brief, printable, shown
+from jaxdp.text.flags import Sentence, flag, for_python
+from jaxdp.text.messages import brief, shown
 
-# A flag, perhaps with a value; the flags of a command to run stay as they are.
-_VALUE = r"(?:[A-Z0-9]|(?:binary|imagenet|pages|skip|[0-9a-f]{6})\b)[^\s;,]*"
-
-
-_FLAG = re.compile(rf"python -m [^;]*|--(?P<name>[a-z][a-z-]*)(?: (?P<value>{_VALUE}))?")
+__all__ = ["ConfigError", "flag"]
 
 
 class ConfigError(ValueError):
     """An invalid setting. Commands print it as one line and exit with code 2.
 
-    Its text, which is fit for a terminal, names settings by their flags on the command line, and
-    by their keywords in a program.
+    Its text, which is fit for a terminal, names settings by their keywords; `for_command` returns
+    the line with their flags.
 
     Args:
         field: name of the setting as in the configuration, e.g. `global_batch_size`; empty if it
             concerns no single setting.
         value: the offending value.
-        remedy: what is wrong and what to do instead, one sentence, in which settings are flags.
+        remedy: what is wrong and what to do instead, one sentence, which names settings by `flag`.
+
+    Attributes:
+        in_python: the whole text for a program, where it differs.
     """
 
-    names_flags = False  # a command sets it while it runs
+    in_python: str | None = None
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        super().__init__(field, value, remedy)
         self.field = field
         self.value = value
-        self.remedy = remedy
+        self.remedy = Sentence(remedy)
+        super().__init__(field, value, self.remedy)
+
+    @property
+    def marked(self) -> str:
+        """The text with its parts."""
+        remedy = self.remedy.marked
+        return f"{flag(self.field, brief(self.value))}: {remedy}" if self.field else remedy
 
     def __str__(self) -> str:
-        value, remedy = brief(self.value), self.remedy
-        if self.names_flags:
-            head = f"--{self.field.replace('_', '-')} {value}".rstrip()
-        else:
-            head = f"{self.field}={value}".removesuffix("=")
-            remedy = _FLAG.sub(_keyword, remedy)
-        return printable(f"{head}: {remedy}" if self.field else remedy)
+        return for_python(self.in_python or self.marked)
 
     def __reduce__(self) -> Any:
         # Another process may not know the class of a value.
-        return ConfigError, (self.field, shown(self.value), self.remedy)
-
-
-def _keyword(flag: re.Match[str]) -> str:
-    """Returns a flag as the keyword that a program gives."""
-    if flag["name"] is None:
-        return flag[0]
-    name = flag["name"].replace("-", "_")
-    return f"{name}={flag['value']}" if flag["value"] else name
+        arguments = self.field, shown(self.value), self.remedy
+        return ConfigError, arguments, {"in_python": self.in_python}

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxdp.cli import command_line
 from jaxdp.config import TrainConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import launcher, ray_launcher, slurm
 
 # By the first word: settings, function, and one line for --help.
@@ -50,8 +50,8 @@ def _main(argv: Sequence[str]) -> int:
         settings, own, prog=prog, description=description, defaults_file=False
     )
     if command[:1] != ["train"]:
-        remedy = "write what to start after the flags: -- train --model pyramidnet ..."
-        raise ConfigError("", command[:1], remedy)
+        example = f"-- train {flag('model', 'pyramidnet')} ..."
+        raise ConfigError("", command[:1], f"write what to start after the flags: {example}")
     for word in command:
         if word.split("=")[0] in _OWN_FLAGS:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")

@@ -15,7 +15,7 @@ from typing import Any
 from jaxdp.cli import streams
 from jaxdp.cli.command_line import command
 from jaxdp.config import TrainConfig, setting, settings_group
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
 from jaxdp.text.messages import one_line, printable
@@ -59,7 +59,9 @@ def main(asked: PlanConfig) -> int:
     if asked.target is None:
         record = plan(config, limit=limit)
     elif asked.devices is not None:
-        raise ConfigError("devices", asked.devices, "write the number of devices in --target")
+        raise ConfigError(
+            "devices", asked.devices, f"write the number of devices in {flag('target')}"
+        )
     else:
         with streams.without(_ATTEMPTS):
             record = plan(config, Target.parse(asked.target), limit=limit)

@@ -22,7 +22,7 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.errors import ConfigError
-from jaxdp.text.messages import printable
+from jaxdp.text.console import warn_again
 
 if TYPE_CHECKING:
     from jaxdp.data.dataset import BadExample
@@ -92,7 +92,7 @@ def main(config: PredictConfig) -> int:
     from jaxdp.inference import files
     from jaxdp.inference.results import Results
     from jaxdp.loading import load
-    from jaxdp.reporting.progress import create_bar, say
+    from jaxdp.reporting.progress import create_bar
 
     devices = config.devices
     result = load(config.run_dir, step=config.step, plugins=config.plugins, devices=devices)
@@ -106,10 +106,9 @@ def main(config: PredictConfig) -> int:
     )
     known, bad = _survey(config, predictor)
     for error in bad:
-        say(printable(f"warning: {error.where}: {error.problem}"))
+        warn_again(f"{error.where}: {error.problem.marked}")
     results.create_folders()
-    for note in files.notes(known, predictor):
-        say(printable(note))
+    files.say_notes(known, predictor)
     start = time.perf_counter()
     images = (
         predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
@@ -132,7 +131,7 @@ def main(config: PredictConfig) -> int:
         rate = len(known) / seconds
         print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
     if bad:
-        say(f"warning: {len(bad)} of {len(known) + len(bad)} images were left out")
+        warn_again(f"{len(bad)} of {len(known) + len(bad)} images were left out")
     return 0
 
 
@@ -154,7 +153,7 @@ def _survey(
     if bad and config.on_bad_example == "error":
         raise bad[0]
     if not known:
-        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem}"
+        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem.marked}"
         raise ConfigError("on_bad_example", "skip", remedy)
     return known, bad
 

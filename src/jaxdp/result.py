@@ -36,6 +36,7 @@ from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
+from jaxdp.text.flags import names
 from jaxdp.text.messages import printable
 from jaxdp.training import summary as summary_lib
 from jaxdp.training.outcome import RunOutcome
@@ -50,10 +51,11 @@ def _naming_own_arguments() -> Generator[None]:
     try:
         yield
     except ConfigError as error:
-        if isinstance(error, BadExample) and not error.names_flags:
-            error.remedy = f"{error.where}: {error.problem}; fix or remove it"
-        if "--mask-values" in error.remedy and not error.names_flags:
-            error.remedy += "; from_arrays takes mask_values, and evaluate takes its dataset"
+        if isinstance(error, BadExample):
+            error.in_python = f"{error.where}: {error.problem.marked}; fix or remove it"
+        if "mask_values" in names(error.remedy):
+            place = "from_arrays takes mask_values, and evaluate takes its dataset"
+            error.in_python = f"{error.in_python or error.marked}; {place}"
         raise
 
 

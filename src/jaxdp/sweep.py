@@ -22,7 +22,7 @@ from jaxdp.config import (
     setting,
     settings_group,
 )
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir import lock, source_files
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweeps.runs import Sweep, say
@@ -63,7 +63,7 @@ class SweepConfig(TrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.grid and self.trials:
-            remedy = "cannot be combined with --grid; a search also takes NAME=VALUE,VALUE"
+            remedy = f"cannot be combined with {flag('grid')}; a search also takes NAME=VALUE,VALUE"
             raise ConfigError("trials", self.trials[0], remedy)
 
 

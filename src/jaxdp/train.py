@@ -21,6 +21,7 @@ from jaxdp.plugins.loading import load_plugins, with_script
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import collector, platform, processes
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
+from jaxdp.text.flags import for_command
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -83,7 +84,7 @@ def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
     """Returns the exit code for an error, and the reason to report to the other processes; None for
     a defect, which has a traceback.
     """
-    reason = str(error)
+    reason = for_command(error)
     if isinstance(error, StoppedAtStart):
         return EXIT_STOPPED, STOPPED_AT_START
     if isinstance(error, FolderLocked) and SUPERVISED in os.environ:

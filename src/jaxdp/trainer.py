@@ -28,13 +28,14 @@ from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.loading import load_plugins
-from jaxdp.reporting.progress import say, say_complete
+from jaxdp.reporting.progress import say_complete
 from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import malloc, platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.step.state import model_arrays
+from jaxdp.text.console import say_again
 from jaxdp.text.messages import shown
 from jaxdp.training import summary
 from jaxdp.training.outcome import RunOutcome
@@ -149,7 +150,7 @@ class Trainer:
         setup = self._reconfigured(given) if given else self.setup
         run_dir = setup.config.run_dir
         if self._progress and self._has_fitted and not before and run_dir is None:
-            say("trains anew from the initial weights; fit(resume=result) continues a result")
+            say_again("trains anew from the initial weights; fit(resume=result) continues a result")
         self._has_fitted = True
         if before is not None and run_dir is not None:
             remedy = "the result to resume has no folder; save it, and resume its folder"
@@ -168,7 +169,7 @@ class Trainer:
                     before=before,
                 )
         except StoppedAtStart:
-            say(STOPPED_AT_START)
+            say_again(STOPPED_AT_START)
             raise SystemExit(EXIT_STOPPED) from None
         if outcome.was_complete and self._group.index == 0:
             remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
@@ -176,7 +177,7 @@ class Trainer:
         malloc.return_freed()
         result = Result.of_training(setup, outcome)
         if signals.requested(signal.SIGTERM):  # the script would continue until a kill follows
-            say(f"ended by SIGTERM after step {outcome.step}, which {run_dir} holds")
+            say_again(f"ended by SIGTERM after step {outcome.step}, which {run_dir} holds")
             raise SystemExit(EXIT_STOPPED)
         return result
 

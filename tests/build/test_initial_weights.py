@@ -20,6 +20,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.models.reference_weights import reference_names
 from jaxdp.rundir.read import read_lines
 from jaxdp.step.state import array_name
+from jaxdp.text.flags import for_command
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 SMALL: dict[str, Any] = {"model_kwargs": {"width": 2, "hidden": 8}, "devices": 2, "progress": False}
@@ -254,8 +255,7 @@ def test_weights_for_other_channels_name_what_mends_it(source: str, before: int,
     with pytest.raises(ConfigError) as caught:
         jaxdp.Trainer("pyramidnet", "folder:set", init_from=source, channels=now, **settings)
     assert str(caught.value).endswith(f"{held}open the folder with channels={before}")
-    caught.value.names_flags = True
-    assert str(caught.value).endswith(f"{held}open the folder with --channels {before}")
+    assert for_command(caught.value).endswith(f"{held}open the folder with --channels {before}")
     # The remedy works, in a trainer and where a dataset is made.
     jaxdp.Trainer("pyramidnet", "folder:set", init_from=source, channels=before, **settings)
     dataset = data.from_folder("set", channels=before)

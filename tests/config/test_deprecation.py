@@ -15,6 +15,7 @@ from jaxdp.config import TrainConfig, deprecation
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweeps.trials import Space
+from jaxdp.text.flags import for_command, for_python
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -42,12 +43,12 @@ def removed(request: pytest.FixtureRequest) -> str:
 def test_a_removed_setting_is_one_line(removed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         jaxdp.Trainer("cnn", "digits", **{removed: VALUES[removed]})
-    assert raised.value.remedy == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    assert raised.value.remedy.marked == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
     word = f"{removed}={VALUES[removed]}"
     space = Space([word], "grid", TrainConfig(), (), pathlib.Path())
     with pytest.raises(ConfigError) as raised:
         _ = space.texts
-    assert raised.value.remedy == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    assert raised.value.remedy.marked == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
 
 
 def test_files_may_hold_a_removed_setting_at_its_default(
@@ -62,7 +63,7 @@ def test_files_may_hold_a_removed_setting_at_its_default(
     assert run_train("--config old.yaml") == 2
     assert capsys.readouterr().err == (
         f"jaxdp.train: error: --config old.yaml: has {removed}: {value}, which was removed in"
-        f" 0.3.0: {deprecation.REMOVED[removed]}\n"
+        f" 0.3.0: {for_command(deprecation.REMOVED[removed])}\n"
     )
 
 
@@ -151,7 +152,7 @@ def test_a_run_with_a_removed_setting_is_read_with_a_warning(
     assert RunDirectory(pathlib.Path("run")).load_config().seed == 3
     assert capsys.readouterr().err == (
         f"warning: run/config.yaml has {removed}: {value}, which was removed in 0.3.0:"
-        f" {deprecation.REMOVED[removed]}\n"
+        f" {for_python(deprecation.REMOVED[removed])}\n"
     )
 
 
@@ -171,11 +172,12 @@ def test_a_run_of_version_0_2_keeps_its_hash(name: str, digits: str) -> None:
 
 
 def test_a_run_that_could_go_back_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = "was removed in 0.3.0: use skip, or stop and resume with a smaller --learning-rate"
+    sentence = "was removed in 0.3.0: use skip, or stop and resume with a smaller"
     pathlib.Path("run").mkdir()
     pathlib.Path("run/config.yaml").write_text("seed: 3\non_divergence: rollback\n")
     assert RunDirectory(pathlib.Path("run")).load_config().on_divergence == "stop"
     line = error_line(capsys)
-    assert line == f"warning: run/config.yaml has on_divergence: rollback, which {sentence}"
+    had = "warning: run/config.yaml has on_divergence: rollback, which"
+    assert line == f"{had} {sentence} learning_rate"
     assert run_train("--config run/config.yaml") == 2
-    assert capsys.readouterr().err.rstrip().endswith(sentence)
+    assert capsys.readouterr().err.rstrip().endswith(f"{sentence} --learning-rate")

@@ -14,6 +14,7 @@ import jaxdp
 from jaxdp import data
 from jaxdp.config import DataConfig, fields
 from jaxdp.errors import ConfigError
+from jaxdp.text.flags import for_command
 
 IMAGES, LABELS = noise(0, 12, 8, 8), np.arange(12) % 2
 BITS = noise(1, 12, 8, 8, high=2)
@@ -171,7 +172,5 @@ def test_a_trainer_and_load_name_their_own_settings() -> None:
     with pytest.raises(ConfigError) as caught:
         jaxdp.Trainer("unet", "folder:set", **TINY)
     assert str(caught.value) == message
-    caught.value.names_flags = True
-    assert "give --mask-values 0,200 if each is a class, or --mask-values binary if" in str(
-        caught.value
-    )
+    by_flags = for_command(caught.value)
+    assert "give --mask-values 0,200 if each is a class, or --mask-values binary if" in by_flags

@@ -18,6 +18,7 @@ from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.errors import ConfigError
 from jaxdp.inference import files
 from jaxdp.inference.predictor import Predictor
+from jaxdp.text import console
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)
@@ -244,7 +245,9 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
         predictor: Any = object.__new__(Predictor)
         predictor.description, predictor.config, predictor.resized = description, config, True
         facts = [files.SurveyedImage.of(f"{number}.tif", each) for number, each in enumerate(new)]
-        return list(files.notes(facts, predictor))
+        with console.for_commands():
+            files.say_notes(facts, predictor)
+        return capsys.readouterr().err.splitlines()
 
     assert said(images) == said([image // 2 for image in images]) == []
     dark = [images[0], images[1] // 8, images[2] // 8]

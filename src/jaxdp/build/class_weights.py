@@ -9,7 +9,7 @@ import numpy as np
 from jaxdp.config import ClassWeights, TrainConfig
 from jaxdp.data.dataset import IGNORE_LABEL, Dataset
 from jaxdp.data.split import Split
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 
 _MOST_NAMES = 10  # in an error
 _READ_AT_ONCE = 64  # masks
@@ -30,8 +30,9 @@ def of_classes(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
         asked = asked or ClassWeights((1.0,) * classes)
         loss = config.loss or config.task_kwargs.get("loss")
         if loss == "dice":
-            remedy = "has no border weights, which --instances trains with; use cross_entropy or"
-            raise ConfigError("loss", loss, f"{remedy} cross_entropy+dice")
+            needed = f"border weights, which {flag('instances')} trains with"
+            remedy = f"has no {needed}; use cross_entropy or cross_entropy+dice"
+            raise ConfigError("loss", loss, remedy)
     if asked is None:
         return ()
     remedy = ""

@@ -8,7 +8,7 @@ from jaxdp import models, tasks
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, Split, check_dataset, open_dataset
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:
@@ -63,8 +63,8 @@ def _normalized_as_imagenet(dataset: Dataset) -> Dataset:
     channels = dataset.image_shape[-1]
     if channels != 3:
         remedy = (
-            f"is of red, green and blue, and the images have {channels} channels; give --channels 3"
-            " for a folder, or leave it out"
+            f"is of red, green and blue, and the images have {channels} channels; give"
+            f" {flag('channels', 3)} for a folder, or leave it out"
         )
         raise ConfigError("normalize", "imagenet", remedy)
     return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -85,7 +85,7 @@ def _open_named(config: TrainConfig, served: tuple[str, ...], *, own_task: bool)
     """Opens the dataset that the settings name, or the default for the tasks that are served."""
     possible = served if own_task else tasks.candidates(config.task, served)
     if not possible:
-        remedy = f"{config.model} is for {' and '.join(served)}; choose another --model"
+        remedy = f"{config.model} is for {' and '.join(served)}; choose another {flag('model')}"
         raise ConfigError("task", config.task, remedy)
     defaults = [DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS]
     if config.dataset is None:

@@ -18,19 +18,20 @@ from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.build.saved_model import read_checkpoint, read_description
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import TrainConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.weights import read_weights
 from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import TrainState, array_name
+from jaxdp.text.flags import Sentence
 from jaxdp.text.messages import some
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
 _OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")
 _NORMALIZATION = (
-    "note: torchvision's weights were trained with --normalize imagenet; this run normalizes"
-    " otherwise"
+    f"note: torchvision's weights were trained with {flag('normalize', 'imagenet')}; this run"
+    " normalizes otherwise"
 )
 _HEAD = "note: the head is also loaded, as if the classes were the same: no names tell them apart"
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -76,7 +77,7 @@ class InitialWeights:
             f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
             self.note,
         ]
-        return "\n".join(filter(None, lines))
+        return Sentence("\n".join(filter(None, lines)))
 
     def facts(self) -> dict[str, Any]:
         """Returns what history.jsonl keeps of it."""
@@ -206,7 +207,7 @@ def _channels(
         if same and len(ours) == 4 and ours[2] == channels:  # (height, width, in, out)
             held = f"; it is for images with {theirs[2]} channels, and these have {channels}"
             if (dataset or "").startswith("folder:") and theirs[2] in (1, 3, 4):
-                return f"{held}: open the folder with --channels {theirs[2]}"
+                return f"{held}: open the folder with {flag('channels', theirs[2])}"
             return f"{held}: convert them"
     return ""
 

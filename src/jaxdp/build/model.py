@@ -8,17 +8,17 @@ from flax import nnx
 from jaxdp import models
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import TrainConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
 
 # Keywords of every model or task that have values already.
 _DECIDED = {
-    "name": "use --model or --task",
-    "dtype": "use --precision",
-    "rngs": "use --seed",
+    "name": f"use {flag('model')} or {flag('task')}",
+    "dtype": f"use {flag('precision')}",
+    "rngs": f"use {flag('seed')}",
     "num_classes": "comes from the dataset",
-    "in_channels": "comes from the images; see --channels",
-    "class_names": "use --class-names",
+    "in_channels": f"comes from the images; see {flag('channels')}",
+    "class_names": f"use {flag('class_names')}",
 }
 
 

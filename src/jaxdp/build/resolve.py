@@ -23,7 +23,7 @@ from jaxdp.config import (
 )
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE
@@ -197,7 +197,7 @@ def _with_placement(
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")
     if config.steps_per_execution > 1 and config.data_placement == "host":
-        remedy = "needs the dataset on the devices; see --data-placement"
+        remedy = f"needs the dataset on the devices; see {flag('data_placement')}"
         raise ConfigError("steps_per_execution", config.steps_per_execution, remedy)
     return config
 

@@ -33,7 +33,7 @@ from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import instances
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import collector, platform
@@ -371,7 +371,7 @@ def _check_learning(config: TrainConfig, dataset: Dataset) -> None:
     if config.early_stop is not None and dataset.validation is None:
         remedy = (
             "stops by validation data, and this dataset has none; set some apart, e.g. with"
-            " --validation 0.1"
+            f" {flag('validation', 0.1)}"
         )
         raise ConfigError("early_stop", config.early_stop, remedy)
 

@@ -6,7 +6,7 @@ from jaxdp import tasks
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.model import check_decided
 from jaxdp.config import TrainConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
 
 
@@ -47,7 +47,7 @@ def create_task(
     for name, value in flags.items():
         if name in config.task_kwargs:
             given = f"{name}={config.task_kwargs[name]}"
-            remedy = f"is also among --task-kwargs: {given}; give one of them"
+            remedy = f"is also among {flag('task_kwargs')}: {given}; give one of them"
             raise ConfigError(name, value, remedy)
     kwargs = flags | config.task_kwargs
     if class_weights and dataset.task == "segmentation" and "dice" not in str(kwargs.get("loss")):
@@ -58,5 +58,5 @@ def create_task(
         keyword = next(iter(error.value)) if isinstance(error.value, dict) else None
         if keyword not in flags:
             raise
-        remedy = f"{error.remedy} (for {dataset.task})"
+        remedy = f"{error.remedy.marked} (for {dataset.task})"
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error

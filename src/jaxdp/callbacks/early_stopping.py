@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxdp.callbacks.callback import register
 from jaxdp.callbacks.events import Evaluated, Run, Started
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.text.messages import nearest
 
 _LOWER_IS_BETTER = ("loss", "mse", "mae")
@@ -72,7 +72,7 @@ class EarlyStopping:
                 "callbacks",
                 "early_stopping",
                 "stops by validation data, and this dataset has none; set some apart, e.g. with"
-                " --validation 0.1",
+                f" {flag('validation', 0.1)}",
             )
 
     def on_evaluate(self, run: Run, event: Evaluated) -> None:

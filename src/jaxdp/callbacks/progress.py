@@ -14,7 +14,8 @@ import rich.progress
 from jaxdp.callbacks.callback import register
 from jaxdp.callbacks.events import Logged, Run, Started, StepEnd
 from jaxdp.reporting.progress import metrics_text
-from jaxdp.text.messages import printable
+from jaxdp.text.console import say_again
+from jaxdp.text.flags import for_python, marked
 from jaxdp.text.units import bytes_text
 
 
@@ -94,5 +95,8 @@ class Progress:
         return bar
 
     def _say(self, text: str) -> None:
-        lines = map(printable, text.splitlines())
-        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        for line in marked(text).splitlines():
+            if self._console.is_jupyter:
+                self._console.print(for_python(line), highlight=False, markup=False, soft_wrap=True)
+            else:
+                say_again(line)

@@ -9,6 +9,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.rundir import source_files
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.text.console import warn, warn_again
+from jaxdp.text.flags import for_command
 
 
 class RunRecord:
@@ -43,10 +44,10 @@ class RunRecord:
     def on_end(self, run: Run, event: Ended) -> None:
         """Writes how the run ended."""
         directory = _directory(run)
-        facts = {"reason": event.reason} if event.reason else {}
+        facts = {"reason": for_command(event.reason)} if event.reason else {}
         directory.record(event.status, event.step, **facts, **run.where())
         directory.write_skipped(
-            (split, error.where, error.problem)
+            (split, error.where, for_command(error.problem))
             for split, errors in run.setup.examples.skipped().items()
             for error in errors
         )

@@ -21,7 +21,7 @@ from jaxdp.checkpoint import integrity, paths
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
 from jaxdp.checkpoint.stored import SETTINGS, Position, flatten, orbax, orbax_errors
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.step.state import TrainState
 from jaxdp.text.console import warn_again
 
@@ -239,7 +239,7 @@ class Checkpoints(SavedCheckpoints):
         if all_damaged:
             remedy = (
                 f"all checkpoints in {self._directory} are damaged: {damage_text(problems)}; give"
-                " another --run-dir to start afresh"
+                f" another {flag('run_dir')} to start afresh"
             )
             raise ConfigError("resume", "auto", remedy)
         if jax.process_index() == 0:

@@ -16,8 +16,10 @@ from jaxdp import config as config_lib
 from jaxdp.cli import streams
 from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.config import Settings, TrainConfig, conversion, deprecation, facts_of, fields
-from jaxdp.errors import ConfigError
-from jaxdp.text.messages import closest, printable, shown
+from jaxdp.errors import ConfigError, flag
+from jaxdp.text import console
+from jaxdp.text.flags import for_command
+from jaxdp.text.messages import closest, shown
 
 Config = TypeVar("Config", bound=Settings)
 Fields = Mapping[str, "dataclasses.Field[Any]"]
@@ -105,7 +107,7 @@ def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if sentence := deprecation.removal(name, prog.rpartition(".")[2]):
             raise ConfigError(name, "", sentence)
         close = closest(name, known)
-        remedy = f"did you mean --{close.replace('_', '-')}? " if close else ""
+        remedy = f"did you mean {flag(close)}? " if close else ""
         raise ConfigError(name, "", f"unknown flag; {remedy}see {prog} --help-all")
 
 
@@ -198,9 +200,8 @@ def ending(prog: str) -> Iterator[Ending]:
     """
     end = Ending()
     streams.complete()
-    before, ConfigError.names_flags = ConfigError.names_flags, True
     errors: Any = streams.BestEffortStream(sys.stderr)
-    with contextlib.redirect_stderr(errors):
+    with contextlib.redirect_stderr(errors), console.for_commands():
         try:
             output: Any = streams.StandardOutput(sys.stdout)
             with contextlib.redirect_stdout(output):
@@ -217,9 +218,8 @@ def ending(prog: str) -> Iterator[Ending]:
         except (ConfigError, OSError) as error:
             is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
             end.code = EXIT_USAGE_ERROR if is_usage else 1
-            print(f"{prog}: error: {printable(str(error))}", file=sys.stderr)
+            print(f"{prog}: error: {for_command(error)}", file=sys.stderr)
         finally:
-            ConfigError.names_flags = before
             streams.finish()
 
 

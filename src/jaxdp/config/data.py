@@ -12,7 +12,7 @@ from jaxdp.config.values import (
     MaskValues,
     at_most,
 )
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 
 
 @settings_group
@@ -192,6 +192,6 @@ class DataConfig(Settings):
                 raise ConfigError(
                     name,
                     ",".join(value) if name == "class_names" else value,
-                    "with --instances masks are numbers of objects, and the classes background,"
-                    f" cell and border; leave --{name.replace('_', '-')} out",
+                    f"with {flag('instances')} masks are numbers of objects, and the classes"
+                    f" background, cell and border; leave {flag(name)} out",
                 )

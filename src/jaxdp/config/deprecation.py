@@ -3,28 +3,32 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxdp.text.flags import flag
+
 # All were removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
 # setting and its value; the text says what to use instead.
 REMOVED = {
-    "steps_per_call": "use --steps-per-execution",
-    "measure_devices": "use --devices",
+    "steps_per_call": f"use {flag('steps_per_execution')}",
+    "measure_devices": f"use {flag('devices')}",
     "grad_reduce_dtype": "leave it out; gradients are averaged in the parameters' format",
-    "exchange": "use --strategy exact or --strategy async",
-    "local_steps": "leave it out; --strategy exact and async update after every batch",
+    "exchange": f"use {flag('strategy', 'exact')} or {flag('strategy', 'async')}",
+    "local_steps": f"leave it out; {flag('strategy', 'exact')} and async update after every batch",
     "outer_learning_rate": "leave it out; no strategy averages replicas",
     "outer_momentum": "leave it out; no strategy averages replicas",
-    "sampler": "use --class-weights balanced",
-    "profile": "use --callbacks profiler:first=START,last=STOP",
-    "remat full": "use --remat blocks",
+    "sampler": f"use {flag('class_weights', 'balanced')}",
+    "profile": f"use {flag('callbacks', 'profiler:first=START,last=STOP')}",
+    "remat full": f"use {flag('remat', 'blocks')}",
     "callbacks learning_rate_monitor": (
         "rows have the learning rate of an optimizer given by name"
     ),
-    "on_divergence rollback": "use skip, or stop and resume with a smaller --learning-rate",
+    "on_divergence rollback": (
+        f"use skip, or stop and resume with a smaller {flag('learning_rate')}"
+    ),
     "bench target": "use python -m jaxdp.plan --target",
     "bench quick": "use python -m jaxdp.plan --target",
     "bench compare": "use the tables, or the lines of both bench.jsonl",
     "plan quick": "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0",
-    "plan output": "use the table, or --json",
+    "plan output": f"use the table, or {flag('json')}",
     "sweep on": "use Ray Tune, or an array job of Slurm",
     "sweep address": "use Ray Tune, or an array job of Slurm",
     "devices address": "use Ray's own command, ray status",
@@ -35,13 +39,13 @@ REMOVED = {
     "launch slurm job_name": "pipe the script to sbatch --job-name NAME",
     "launch log_dir": "redirect standard error; its lines begin with [N]",
     "predict output": (
-        "use --csv FILE.csv, with a line for each image and a column for each class"
+        f"use {flag('csv', 'FILE.csv')}, with a line for each image and a column for each class"
     ),
     "predict overlap": "leave it out; tiles overlap as far as the model sees",
     "predict probabilities": (
         "jaxdp.load(RUN).predict(..., probabilities=True) in Python returns them for each pixel"
     ),
-    "evaluate per_image": "predict --csv writes a line for each image",
+    "evaluate per_image": f"predict {flag('csv')} writes a line for each image",
 }
 
 # Files of earlier versions may hold removed settings at these values, or at None.

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 from jaxdp.config import deprecation
 from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.values import Range
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.text.messages import nearest, shown
 from jaxdp.text.parsing import is_finite
 
@@ -116,7 +116,7 @@ class Settings:
                 for check in facts.checks:
                     check.check(name, value)
             if facts.excludes and None not in (value, getattr(self, facts.excludes, None)):
-                remedy = f"cannot be combined with --{name.replace('_', '-')}; give one of them"
+                remedy = f"cannot be combined with {flag(name)}; give one of them"
                 raise ConfigError(facts.excludes, getattr(self, facts.excludes), remedy)
 
     @classmethod

@@ -16,6 +16,7 @@ from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
 from jaxdp.text.console import warn
+from jaxdp.text.flags import flag
 from jaxdp.text.messages import some
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
@@ -62,9 +63,10 @@ def array_source(
         for name, mine, theirs in pairs:
             if mine.shape[first:] != theirs.shape[first:]:
                 resizable = bool(request.flag) and mine.shape[3:] == theirs.shape[3:]
+                remedy = f"; make them one size by {flag('image_size')}" * resizable
                 raise request.error(
                     f"{name} has examples of the shape {mine.shape[1:]}, the training set"
-                    f" {theirs.shape[1:]}" + "; make them one size by --image-size" * resizable
+                    f" {theirs.shape[1:]}{remedy}"
                 )
     return ArraySource(images, targets, field, where)
 
@@ -183,14 +185,14 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
                 for index, mask in enumerate(values)
             ]
         except BadExample as error:
-            raise request.error(f"{error.where}: {error.problem}") from error
+            raise request.error(f"{error.where}: {error.problem.marked}") from error
         return np.array(masks, np.uint8).reshape(values.shape)  # also for no mask
     has_classes = is_mask and not request.config.instances
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
     if lowest < 0 or highest > (255 if has_classes else 2**31 - 1):
         remedy = (
-            "0 to 255; list the values that are classes by --mask-values, or give --mask-values"
-            " binary, or --instances for numbers of objects"
+            f"0 to 255; list the values that are classes by {flag('mask_values')}, or give"
+            f" {flag('mask_values', 'binary')}, or {flag('instances')} for numbers of objects"
         )
         limit = remedy if has_classes else "at least 0"
         held = f"{name} has values from {lowest} to {highest}"

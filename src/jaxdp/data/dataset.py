@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdp.config import DataConfig
 from jaxdp.errors import ConfigError
+from jaxdp.text.flags import Sentence, flag, for_command
 
 Example = dict[str, Any]
 Size = tuple[int, int]  # height, width
@@ -32,9 +33,9 @@ class BadExample(ConfigError):
     """
 
     def __init__(self, where: object, problem: str) -> None:
-        remedy = "fix or remove it, or leave such examples out with --on-bad-example skip"
-        super().__init__("", where, f"{where}: {problem}; {remedy}")
-        self.where, self.problem = str(where), problem
+        self.where, self.problem = str(where), Sentence(problem)
+        remedy = f"or leave such examples out with {flag('on_bad_example', 'skip')}"
+        super().__init__("", where, f"{where}: {self.problem.marked}; fix or remove it, {remedy}")
 
     def __reduce__(self) -> Any:
         return BadExample, (self.where, self.problem)
@@ -70,7 +71,8 @@ def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
     """
     groups: dict[str, list[str]] = {}
     for error in problems:
-        groups.setdefault(re.sub(r"\d+", "N", error.problem), []).append(error.problem)
+        problem = for_command(error.problem)  # as all files of a run name settings
+        groups.setdefault(re.sub(r"\d+", "N", problem), []).append(problem)
     return {
         kind if len(set(texts)) > 1 else texts[0]: len(texts)
         for kind, texts in sorted(groups.items(), key=lambda group: -len(group[1]))

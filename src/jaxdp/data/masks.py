@@ -11,7 +11,7 @@ from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample
 from jaxdp.data.request import NOT_GIVEN, Request
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import warn
 from jaxdp.text.messages import some
 
@@ -101,9 +101,9 @@ def _warn_without_0(values: Sequence[int], dataset: str | None) -> None:
     """Warns if the classes of masks seem to count from 1."""
     if len(values) > 1 and 0 not in values:
         classes = ",".join(str(number) for number in values if number != IGNORE_LABEL)
-        remedy = f"if the classes are counted from 1, give --mask-values {classes}"
+        remedy = f"if the classes are counted from 1, give {flag('mask_values', classes)}"
         problem = f"{dataset}: no training mask has the value 0: class 0 is empty; {remedy}"
-        warn(str(ConfigError("", "", problem)))
+        warn(problem)
 
 
 def _declared(numbers: set[int], config: DataConfig) -> int:
@@ -112,7 +112,7 @@ def _declared(numbers: set[int], config: DataConfig) -> int:
     if config.num_classes is None and len(numbers - {IGNORE_LABEL}) < 2:
         remedy = (
             f"leaves the training masks of {config.dataset} one class only; correct it, or give"
-            " --num-classes"
+            f" {flag('num_classes')}"
         )
         raise ConfigError("mask_values", str(config.mask_values), remedy)
     return config.mask_values.num_classes
@@ -150,9 +150,10 @@ def check_like(stored: np.ndarray, trained: Sequence[int], where: object) -> Non
         if wrong.size:
             problem = f"the value {wrong[0]}, and the training masks 0 and 255"
     elif highest == IGNORE_LABEL and {*trained} <= {0, 1} and not (stored == 1).any():
-        problem = "255 but not 1, and the training masks 0 and 1; --mask-values 0,1 ignores 255"
+        ignoring = f"{flag('mask_values', '0,1')} ignores 255"
+        problem = f"255 but not 1, and the training masks 0 and 1; {ignoring}"
     if problem:
-        ways = "--mask-values binary makes all but 0 class 1"
+        ways = f"{flag('mask_values', 'binary')} makes all but 0 class 1"
         raise BadExample(where, f"its mask has {problem}; {ways}")
 
 
@@ -170,15 +171,16 @@ def _count(numbers: list[int], dataset: str | None, declared: int) -> int:
     classes = [number for number in numbers if wide or number != IGNORE_LABEL]
     count = max(classes, default=-1) + 1
     if count < 2:
-        raise _ask(dataset, "one class only; give --num-classes", "num_classes")
+        raise _ask(dataset, f"one class only; give {flag('num_classes')}", "num_classes")
     if count <= 2 * len(classes) and (count <= MOST_UNDECLARED or count == declared):
         return count
-    ways = ["--mask-values binary if 0 is background and everything else class 1"]
+    ways = [f"{flag('mask_values', 'binary')} if 0 is background and everything else class 1"]
     if len(numbers) <= MOST_LISTED:
-        ways.insert(0, f"--mask-values {','.join(map(str, numbers))} if each is a class")
-    ways.append("--instances if they are numbers of objects")
+        listed = ",".join(map(str, numbers))
+        ways.insert(0, f"{flag('mask_values', listed)} if each is a class")
+    ways.append(f"{flag('instances')} if they are numbers of objects")
     if not wide:
-        ways.append(f"--num-classes {count} if they are class numbers")
+        ways.append(f"{flag('num_classes', count)} if they are class numbers")
     held = f"{len(classes)} values up to {classes[-1]} ({some(classes, 6)})"
     raise _ask(dataset, f"{held}; give {', or '.join(ways)}")
 
@@ -188,8 +190,11 @@ def _ask(dataset: str | None, remedy: str, setting: str = "mask_values") -> Conf
 
 
 def _two_ways(ones: object, whites: object) -> str:
-    ways = "--mask-values binary if both are class 1, or --mask-values 0,1 to ignore 255"
-    return f"0 and 1 (e.g. {ones}) or 0 and 255 (e.g. {whites}); give {ways}"
+    return (
+        f"0 and 1 (e.g. {ones}) or 0 and 255 (e.g. {whites}); give"
+        f" {flag('mask_values', 'binary')} if both are class 1, or"
+        f" {flag('mask_values', '0,1')} to ignore 255"
+    )
 
 
 def _colours_remedy(colours: list[int]) -> str:
@@ -198,7 +203,7 @@ def _colours_remedy(colours: list[int]) -> str:
         many = f"{min(len(colours), _MOST_COLOURS)} colours or more ({', '.join(listed[:4])}, ...)"
         return f"{many}; save them with one colour a class, as PNG, without antialiasing"
     several = f"{len(colours)} colours; name the colours of class 0, 1, ..."
-    return f"{several}: --mask-values {','.join(listed)}"
+    return f"{several}: {flag('mask_values', ','.join(listed))}"
 
 
 def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: object) -> np.ndarray:
@@ -223,7 +228,7 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
             coloured = stored != (stored & 0xFF) * 0x010101
             if coloured.any():
                 held = f"its mask has colours, e.g. {stored[coloured][0]:06x}"
-                raise BadExample(where, f"{held}, and --mask-values {values} are numbers")
+                raise BadExample(where, f"{held}, and {flag('mask_values', values)} are numbers")
             stored = stored & 0xFF
     else:
         _check_numbers(stored, where, 255 if values.colours else _HIGHEST)
@@ -247,8 +252,8 @@ def _looked_up(
         unknown &= ~ignored
     if unknown.any():
         kind, first = "colour" if values.colours else "value", int(stored[unknown][0])
-        problem = f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}"
-        raise BadExample(where, problem)
+        held = f"its mask has the {kind} {values.show(first)}"
+        raise BadExample(where, f"{held}, not one of {flag('mask_values', values)}")
     return numbers
 
 
@@ -273,8 +278,8 @@ def check_zero(stored: np.ndarray, ends: int, values: MaskValues | None, where: 
     if ((stored == 0) | (stored == ends)).all():
         remedy = (
             f"{where} is a TIFF file in which 0 is white, and holds 0 and {ends} only; give"
-            f" --mask-values 0,{ends} if 0 is class 0, --mask-values {ends},0 if {ends} is, or save"
-            " it as PNG"
+            f" {flag('mask_values', f'0,{ends}')} if 0 is class 0,"
+            f" {flag('mask_values', f'{ends},0')} if {ends} is, or save it as PNG"
         )
         raise ConfigError("mask_values", str(values or NOT_GIVEN), remedy)
 
@@ -282,13 +287,14 @@ def check_zero(stored: np.ndarray, ends: int, values: MaskValues | None, where: 
 def _wrong_channels(stored: np.ndarray, where: object) -> BadExample:
     problem = (
         f"has the wrong number of channels ({stored.shape[2]} of {stored.dtype}); save it as class"
-        " numbers, greyscale or with a palette, or list its 8-bit colours by --mask-values"
+        f" numbers, greyscale or with a palette, or list its 8-bit colours by {flag('mask_values')}"
     )
     return BadExample(where, problem)
 
 
 def _check_numbers(stored: np.ndarray, where: object, most: int) -> None:
-    check_whole(stored, where, most, "class numbers", above="; or list them by --mask-values")
+    above = f"; or list them by {flag('mask_values')}"
+    check_whole(stored, where, most, "class numbers", above=above)
 
 
 def check_whole(

@@ -26,7 +26,7 @@ from jaxdp.data.pixel_statistics import PixelStatistics
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.data.resize import Resize
 from jaxdp.data.split import Split
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.text.console import warn
 
@@ -74,8 +74,9 @@ def look_through(
     finally:
         pool.shutdown(cancel_futures=True)  # an error is raised before the other examples are read
     if problem and not usable:
-        said = f"{problem.where}: {problem.problem}, and all other {split} examples are also bad"
-        raise request.error(f"nothing of it can be used; {said}")
+        said = f"{problem.where}: {problem.problem.marked}"
+        others = f"all other {split} examples are also bad"
+        raise request.error(f"nothing of it can be used; {said}, and {others}")
 
 
 def count_classes(
@@ -97,7 +98,8 @@ def count_classes(
         raise ConfigError("mask_values", str(values), remedy)
     if config.instances and not dataset.instances:
         of = f"masks of object numbers; {name} is for {dataset.task} and has none"
-        remedy = f"takes {of}; choose another --dataset or --model, or leave it out"
+        others = f"another {flag('dataset')} or {flag('model')}"
+        remedy = f"takes {of}; choose {others}, or leave it out"
         raise ConfigError("instances", "", remedy)
     classes, names, known = dataset.num_classes, dataset.class_names, request.known
     held = dataset.mask_values
@@ -190,7 +192,7 @@ def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) 
     held = "one number each but for 0" if most else "no object"
     remedy = (
         f"the training masks of {request.config.dataset} hold {held}; give each object of a mask a"
-        " number of its own, e.g. by skimage.measure.label, or leave --instances out"
+        f" number of its own, e.g. by skimage.measure.label, or leave {flag('instances')} out"
     )
     raise ConfigError("instances", "", remedy)
 
@@ -292,7 +294,7 @@ def _sample(
         side = int(np.median([min(size) for size in sizes]))
         remedy = (
             f"images differ in size: {' and '.join(examples[:2])} pixels (height x width); give"
-            f" one for all, e.g. --image-size {side // 32 * 32 or side}"
+            f" one for all, e.g. {flag('image_size', side // 32 * 32 or side)}"
         )
         raise ConfigError("image_size", NOT_GIVEN, remedy)
     return whole

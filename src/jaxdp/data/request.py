@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxdp.config import DataConfig
 from jaxdp.data.dataset import Description
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
 NOT_GIVEN = "(not given)"  # the value of a setting that an error requests
@@ -90,5 +90,5 @@ class Request:
             if task in available:
                 return task
         served, wanted = " or ".join(available), " or ".join(self.tasks)
-        remedy = f"is for {served}, but --model or --task asks for {wanted}"
+        remedy = f"is for {served}, but {flag('model')} or {flag('task')} asks for {wanted}"
         raise ConfigError("dataset", self.config.dataset, remedy)

@@ -4,7 +4,6 @@ images and their masks, in the same way in training, evaluation and prediction.
 
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,7 +12,8 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, Dataset, Example, Size
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
+from jaxdp.text.console import say_again, warn_again
 
 _LARGEST_SIDE = 16384
 _LONGEST_SIDE = 2**18
@@ -188,10 +188,9 @@ def plan_resize(
     fitting = [side for side in _PHOTOGRAPH_SIDES if side <= shorter]
     side = max(fitting, default=max(int(shorter), 1))
     text, augment = f"resize_crop:{side}", ("flip", f"random_resized_crop:{side}")
-    default = "" if config.augment is not None else f" and --augment {' '.join(augment)}"
-    sys.stderr.write(
-        f"note: {config.dataset}: images differ in size: --image-size {text}{default} by default\n"
-    )
+    used = flag("image_size", text)
+    used += "" if config.augment is not None else f" and {flag('augment', augment)}"
+    say_again(f"note: {config.dataset}: images differ in size: {used} by default")
     defaults = {**dataset.defaults, "image_size": text}
     return Resize.parse(text), dataclasses.replace(dataset, augment=augment, defaults=defaults)
 
@@ -207,8 +206,8 @@ def _plan_padding(dataset: Dataset, sizes: Sequence[Size], config: DataConfig) -
     height, width = (-(-side // _ALIGNMENT) * _ALIGNMENT for side in wanted)
     times = height * width / float(np.median([height * width for height, width in sizes]))
     if times > _WASTEFUL:
-        sys.stderr.write(
-            f"warning: {config.dataset}: images are padded to {height}x{width} pixels,"
-            f" {times:.0f} times the area of most of them; cut the large ones into tiles\n"
+        warn_again(
+            f"{config.dataset}: images are padded to {height}x{width} pixels, {times:.0f} times the"
+            " area of most of them; cut the large ones into tiles"
         )
     return Resize((height, width), "pad")

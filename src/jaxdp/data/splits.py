@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import NOT_GIVEN, Request
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say
 
 _HELD_OUT = 10  # one in this many examples, for a dataset without a test split
@@ -62,8 +62,9 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
         remedy = f"training data (its splits: {splits}); add or name one or put classes in train/"
         raise ConfigError("train_split", NOT_GIVEN, f"{lacks} {remedy}")
     elif chosen.keys() == {"train"} and request.validation_share is None:
-        remedy = f"test data (its splits: {splits}); add or name a split, or give --validation 0.1"
-        raise ConfigError("test_split", NOT_GIVEN, f"{lacks} {remedy}")
+        ways = f"add or name a split, or give {flag('validation', 0.1)}"
+        remedy = f"{lacks} test data (its splits: {splits}); {ways}"
+        raise ConfigError("test_split", NOT_GIVEN, remedy)
     if said:
         say(f"note: {request.config.dataset}: {', '.join(said)}")
     return chosen

@@ -7,7 +7,7 @@ import concurrent.futures
 import dataclasses
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
 from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform
+from jaxdp.text.console import say, warn
 from jaxdp.text.messages import valid_text
 from jaxdp.text.parsing import resolved
 
@@ -26,7 +27,10 @@ _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on
 _DARK = 4  # times as dark as a dataset, with as much less contrast
 # How pixels differ from a dataset, and the remedy.
 _OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
-_DARKER = ("are less than a quarter as bright as in", "scale them, or train with --normalize image")
+_DARKER = (
+    "are less than a quarter as bright as in",
+    f"scale them, or train with {flag('normalize', 'image')}",
+)
 _INVERTED = ("are bright where they are dark in", "are these images inverted?")
 
 
@@ -184,8 +188,8 @@ def survey(
     )
 
 
-def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]:
-    """Yields, once of each kind, what happens to the images before the model sees them, or should
+def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
+    """Says, once of each kind, what happens to the images before the model sees them, or should
     have happened, and whether tiles stand for them.
     """
     height, width, _ = predictor.description.image_shape
@@ -201,18 +205,19 @@ def notes(known: Sequence[SurveyedImage], predictor: Predictor) -> Iterator[str]
             unlike[difference].append(image)
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
-        yield f"note: {len(images)} of {len(known)} images {verb} {change} (e.g. {images[0].file})"
+        held = f"{len(images)} of {len(known)} images {verb} {change}"
+        say(f"note: {held} (e.g. {images[0].file})")
     for (difference, remedy), images in unlike.items():
         darkest, brightest = images[0].span
-        yield (
-            f"warning: pixels of {len(images)} of {len(known)} images {difference} the run's"
-            f" dataset (e.g. {darkest:g} to {brightest:g} in {images[0].file}); {remedy}"
+        warn(
+            f"pixels of {len(images)} of {len(known)} images {difference} the run's dataset"
+            f" (e.g. {darkest:g} to {brightest:g} in {images[0].file}); {remedy}"
         )
     if any(predictor.needs_tiles(image.size) for image in known) and predictor.reach is None:
-        yield (
+        say(
             "note: what the model says of a pixel depends on the size of the image, or on pixels"
             " more than 1024 away: tiles do not quite give what the whole image would; larger ones"
-            " (--tile) come nearer"
+            f" ({flag('tile')}) come nearer"
         )
 
 

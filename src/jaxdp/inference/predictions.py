@@ -11,7 +11,6 @@ from jaxdp.data.layout import as_array, is_tensor
 from jaxdp.inference import files, instances
 from jaxdp.inference.files import SurveyedImage
 from jaxdp.inference.predictor import Predictor
-from jaxdp.text.console import say
 
 
 def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -> Any:
@@ -25,8 +24,7 @@ def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -
     ):
         known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
         answers.append(answer)
-    for note in files.notes(known, predictor):
-        say(note)
+    files.say_notes(known, predictor)
     if description.answer == "segmentation" and not probabilities:
         answers = [instances.class_numbers(answer, description) for answer in answers]
     if is_one and len(answers) == 1:  # a TIFF file may hold several

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdp.config.values import MaskValues
 from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
 from jaxdp.reporting import pictures, predictions
@@ -46,7 +46,9 @@ class Results:
     ) -> None:
         kind = description.answer
         if kind == "classification" and output_dir is not None:
-            remedy = "is for images; the run is one of classification: use --csv FILE.csv"
+            remedy = (
+                f"is for images; the run is one of classification: use {flag('csv', 'FILE.csv')}"
+            )
             raise ConfigError("output_dir", output_dir, remedy)
         if kind == "regression" and description.num_classes not in (1, 3):
             remedy = (
@@ -55,7 +57,9 @@ class Results:
             )
             raise ConfigError("run_dir", "", remedy)
         if kind == "regression" and csv is not None:
-            remedy = "is for classes; the run is one of regression: use --output-dir FOLDER"
+            remedy = (
+                f"is for classes; the run is one of regression: use {flag('output_dir', 'FOLDER')}"
+            )
             raise ConfigError("csv", csv, remedy)
         if kind != "classification" and output_dir is None and csv is None:
             what = "masks" if kind == "segmentation" else "images"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import launcher, supervisor
 from jaxdp.launching.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.launching.supervisor import Restarts, Supervisor, say
@@ -73,7 +73,7 @@ class RayConfig(Settings):
             raise ConfigError(
                 "min_workers",
                 self.min_workers,
-                f"must not be more than --workers, which is {self.workers}",
+                f"must not be more than {flag('workers')}, which is {self.workers}",
             )
 
     @property
@@ -89,7 +89,7 @@ def check(config: RayConfig, train: TrainConfig) -> None:
     """
     if config.fewest == config.workers:
         return
-    size, remedy = train.global_batch_size, "with --min-workers their number changes"
+    size, remedy = train.global_batch_size, f"with {flag('min_workers')} their number changes"
     if not isinstance(size, int):
         raise ConfigError(
             "global_batch_size", size or "", f"{remedy}: give a number, which they divide, e.g. 128"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 
 _TEMPLATE = """\
 #!/bin/bash
@@ -76,7 +76,7 @@ class SlurmConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gpus_per_node and self.tasks_per_node is not None:
-            remedy = "each GPU has one task; leave it out, or use --gpus-per-node 0"
+            remedy = f"each GPU has one task; leave it out, or use {flag('gpus_per_node', 0)}"
             raise ConfigError("tasks_per_node", self.tasks_per_node, remedy)
 
 

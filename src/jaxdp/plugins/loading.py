@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.registry import import_problem, registering_modules, registries
 from jaxdp.text.parsing import resolved
 
@@ -76,7 +76,7 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
     if missing:
         remedy = (
             "was trained with plugins, which run only if you also name them: if you trust"
-            f" them, add --plugins {' '.join(missing)}"
+            f" them, add {flag('plugins', missing)}"
         )
         raise ConfigError("run_dir", folder, remedy)
     return tuple(dict.fromkeys([*named, *known]))

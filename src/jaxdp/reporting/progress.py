@@ -1,6 +1,5 @@
 """Shows a person how far a run is, on standard error, and its results, on standard output."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,8 @@ from jaxdp.config import TrainConfig
 from jaxdp.config.deprecation import strategy_of_workers
 from jaxdp.data.sources import BadExample
 from jaxdp.rundir import source_files
-from jaxdp.text.console import warn_again
+from jaxdp.text.console import say_again, warn_again
+from jaxdp.text.flags import flag, marked
 from jaxdp.text.messages import printable
 from jaxdp.text.parsing import is_finite
 
@@ -70,12 +70,14 @@ def print_outcome(
     if skipped is not None:
         _print_result(trained, config, skipped)
     if trained.status == "stopped":
-        say(f"stopped by a signal after saving step {trained.step}; the same command continues")
+        say_again(
+            f"stopped by a signal after saving step {trained.step}; the same command continues"
+        )
     elif trained.status == "diverged":
         saved = "there is no checkpoint"
         if trained.last_saved is not None:
             saved = f"the last checkpoint is of step {trained.last_saved}"
-        say(f"diverged: {trained.reason}; {saved}")
+        say_again(f"diverged: {marked(trained.reason)}; {saved}")
 
 
 def _print_result(
@@ -84,20 +86,22 @@ def _print_result(
     summary, directory = trained.summary, trained.directory
     print_summary(summary, str(directory.path), summary["best_metric"]["name"])
     if trained.was_complete:
-        anew, extended = "another --run-dir", "a larger --epochs or --steps"
+        anew = f"another {flag('run_dir')}"
+        extended = f"a larger {flag('epochs')} or {flag('steps')}"
         if not config.run_dir:  # another length is another folder
-            anew, extended = "--resume never", f"--run-dir {directory.path} and {extended}"
+            anew = flag("resume", "never")
+            extended = f"{flag('run_dir', directory.path)} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():
-        first = printable(f"{errors[0].where}: {errors[0].problem}")
-        say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
+        first = f"{errors[0].where}: {errors[0].problem.marked}"
+        warn_again(f"{len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
-        say(f"warning: {directory.file('skipped.csv')} lists what was left out and why")
+        warn_again(f"{directory.file('skipped.csv')} lists what was left out and why")
     if count := summary["skipped_updates"]:
-        say(f"warning: {count} updates were skipped: loss or gradients were not finite")
+        warn_again(f"{count} updates were skipped: loss or gradients were not finite")
     if trained.status == "done" and trained.reason:
-        say(f"ended early at step {trained.step}: {trained.reason}")
+        say_again(f"ended early at step {trained.step}: {trained.reason}")
 
 
 def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool = True) -> None:
@@ -122,12 +126,7 @@ def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool
     if settings or files:
         warn_again(text)
     elif always:
-        say(printable(text))
-
-
-def say(text: str) -> None:
-    """Prints a line for people on standard error."""
-    print(text, file=sys.stderr)
+        say_again(text)
 
 
 def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) -> None:

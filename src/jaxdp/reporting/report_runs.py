@@ -12,6 +12,7 @@ from jaxdp.config import TrainConfig, deprecation, settings_with
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row, read_object, read_rows, rows_count
+from jaxdp.text.flags import for_command
 from jaxdp.text.parsing import is_finite
 
 SPLITS = ("train", "validation", "test")
@@ -61,7 +62,7 @@ class ReportedRun:
         try:
             return load(self.folder / name)
         except ConfigError as error:
-            self.problems.append(error.remedy)
+            self.problems.append(for_command(error.remedy))
             return empty
 
     def _read_lines(self, name: str) -> list[Row]:

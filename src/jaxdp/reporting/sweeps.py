@@ -10,6 +10,7 @@ import rich.text
 
 from jaxdp.reporting.console import wide_console
 from jaxdp.reporting.progress import metric_text
+from jaxdp.text.flags import flag, for_command
 from jaxdp.text.messages import shown
 
 
@@ -39,7 +40,8 @@ Group = Sequence[SweptRun]  # one run, or runs that differ only in their seed
 def show(runs: Sequence[SweptRun]) -> None:
     """Prints a table of the runs and, if there are several seeds, one that summarizes them."""
     summaries = [run.summary for run in runs if run.summary is not None]
-    data = "test data, which then judge no longer: --validation 0.1 holds out others"
+    ways = f"{flag('validation', 0.1)} holds out others"
+    data = for_command(f"test data, which then judge no longer: {ways}")
     if any("validation" in summary["metrics"] for summary in summaries):
         data = "validation data"
     best = summaries[0]["best_metric"] if summaries else {"name": "", "larger_is_better": True}

@@ -18,8 +18,17 @@ from jaxdp.rundir.read import DamagedFile, read_lines, read_object, read_text
 from jaxdp.rundir.write import append_row, replace_file
 from jaxdp.text import csv_text
 from jaxdp.text.console import warn
+from jaxdp.text.flags import flag, for_python
 from jaxdp.text.messages import brief, valid_text
 from jaxdp.text.parsing import resolved
+
+
+class LostFolder(OSError):
+    """The folder of a run is no longer where the run began."""
+
+    def __init__(self, remedy: str) -> None:
+        super().__init__(for_python(remedy))
+        self.marked = remedy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +69,7 @@ class RunDirectory:
         except DamagedFile as error:
             if name == "dataset.json":
                 raise
-            warn(str(error))
+            warn(error)
             return None
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
@@ -100,8 +109,8 @@ class RunDirectory:
             return TrainConfig.of(**config_lib.parse(text, path, warn=warn))
         except ConfigError as error:
             is_whole = error.field != "config"
-            problem = str(error) if is_whole else error.remedy.removeprefix("cannot be read: ")
-            raise DamagedFile(path, problem) from error
+            problem = error.marked if is_whole else error.remedy.marked
+            raise DamagedFile(path, problem.removeprefix("cannot be read: ")) from error
 
     def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
         """Returns the settings of a run for the use of its model, after importing its plugins,
@@ -198,9 +207,9 @@ class RunDirectory:
         with contextlib.suppress(OSError):
             if os.path.samestat(found, self.path.stat()):
                 return
-        raise OSError(
+        raise LostFolder(
             f"No such file or directory any more: {self.path} was moved, removed or replaced; put"
-            " it back, or give its new path as --run-dir"
+            f" it back, or give its new path as {flag('run_dir')}"
         )
 
     def check_links(self) -> None:

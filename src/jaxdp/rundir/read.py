@@ -76,7 +76,7 @@ def read_line(path: pathlib.Path) -> str:
     try:
         return read_text(path).strip() if path.exists() else ""
     except DamagedFile as error:
-        warn(str(error))
+        warn(error)
         return ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxdp import config as config_lib
 from jaxdp.config import LOCAL, TrainConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory, saved_steps
 from jaxdp.rundir.read import DamagedFile
 from jaxdp.rundir.write import check_folder
@@ -37,7 +37,7 @@ def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: boo
         raise ConfigError(
             "resume",
             "never",
-            f"{run.path} already holds a run; give another --run-dir, or remove that one",
+            f"{run.path} already holds a run; give another {flag('run_dir')}, or remove that one",
         )
     if create:
         run.check_links()
@@ -101,9 +101,10 @@ def _check_same_run(
         resume = config_lib.facts_of(field).resume
         changed = bool(now) != bool(then) if resume == "presence" else now != then
         if changed and resume != "free":
-            remedy = f"the run in {run.path} has {brief(then)}; use that, or another --run-dir"
+            ways = f"use that, or another {flag('run_dir')}"
+            remedy = f"the run in {run.path} has {brief(then)}; {ways}"
             if resume == "start":
-                remedy += f", which --init-from {run.path} starts from its weights"
+                remedy += f", which {flag('init_from', run.path)} starts from its weights"
             raise ConfigError(name, now, remedy)
     if not run.file("dataset.json").exists():
         return
@@ -123,6 +124,6 @@ def _check_same_run(
         if now != then and not is_old:
             remedy = (
                 f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use"
-                " another --run-dir"
+                f" another {flag('run_dir')}"
             )
             raise ConfigError("dataset", config.dataset, remedy)

@@ -4,7 +4,10 @@ others: Slurm, Open MPI, Kubernetes or a TPU pod.
 
 import os
 
-ALTERNATIVES = "give --coordinator, --num-processes and --process-id, or --distributed off"
+from jaxdp.text.flags import flag
+
+EXPLICIT = f"give {flag('coordinator')}, {flag('num_processes')} and {flag('process_id')}"
+ALTERNATIVES = f"{EXPLICIT}, or {flag('distributed', 'off')}"
 
 
 def detect() -> str | None:
@@ -34,8 +37,12 @@ def start_all(cluster: str | None) -> str:
         tasks = os.environ["SLURM_NTASKS"]
         return (
             f"this is a Slurm step of {tasks} tasks: start all by one srun --ntasks={tasks}, see"
-            " the output of each task, or give --distributed off to a process that trains alone"
+            f" the output of each task, or give {flag('distributed', 'off')} to a process that"
+            " trains alone"
         )
     if cluster:
         return f"this is {cluster}: see the output of the others, or {ALTERNATIVES}"
-    return "start one for each --process-id below --num-processes, and see the output of each"
+    return (
+        f"start one for each {flag('process_id')} below {flag('num_processes')}, and see the output"
+        " of each"
+    )

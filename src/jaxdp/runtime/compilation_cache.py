@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 
-from jaxdp.text.messages import printable
+from jaxdp.text.console import say_again
 
 _LIMITS = {
     # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used
@@ -50,8 +50,7 @@ def enable() -> None:
         return  # no home directory, or one that cannot be written: compiling again is the only cost
     except _Unusable as error:
         remedy = f"or set {_VARIABLE} to a folder that only you can write"
-        line = printable(f"jaxdp: compiled programs are not kept: {error}, {remedy}")
-        print(line, file=sys.stderr)
+        say_again(f"jaxdp: compiled programs are not kept: {error}, {remedy}")
         return
     # A failing cache, for example on a full disk, costs a compilation, which is worth no warning.
     failure = "Error (reading|writing) persistent compilation cache|Cache value for key"

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from jaxdp.config import ProcessConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime.running_time import running_seconds
 from jaxdp.text.parsing import is_count
 
@@ -30,7 +30,8 @@ def check(config: ProcessConfig) -> str | None:
     address = config.coordinator or ""
     count, index = config.num_processes or 0, config.process_id or 0
     if index >= count:
-        raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
+        remedy = f"must be below {flag('num_processes')}, which is {count}"
+        raise ConfigError("process_id", index, remedy)
     parts = split_address(address)
     if parts is None:
         remedy = "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
@@ -40,8 +41,8 @@ def check(config: ProcessConfig) -> str | None:
     limit = config.distributed_timeout
     if reason := unreachable(parts, limit):
         remedy = (
-            f"cannot be reached within --distributed-timeout {limit:g} s ({reason}); is process 0"
-            " running there?"
+            f"cannot be reached within {flag('distributed_timeout', f'{limit:g}')} s ({reason}); is"
+            " process 0 running there?"
         )
         raise ConfigError("coordinator", address, remedy)
     return None

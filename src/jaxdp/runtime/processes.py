@@ -14,9 +14,11 @@ from typing import Any
 from jaxdp.cli import streams
 from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.config import ProcessConfig
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import clusters, coordinator, cpu_backend
 from jaxdp.runtime.group import Group, runtime_state
+from jaxdp.text.console import say_again
+from jaxdp.text.flags import for_command
 
 PROG = "jaxdp.train"
 # Texts of errors that are most often due to the death of another process.
@@ -113,15 +115,14 @@ def _connect(config: ProcessConfig) -> Group:
         if config.distributed == "off":
             return Group()
         if 0 < len(missing) < len(_EXPLICIT):
-            remedy = "is missing; give --coordinator, --num-processes and --process-id together"
-            raise ConfigError(missing[0], "", remedy)
+            raise ConfigError(missing[0], "", f"is missing; {clusters.EXPLICIT} together")
         cluster = clusters.detect() if missing else None
         if config.num_processes == 1 or (config.distributed == "auto" and missing and not cluster):
             return Group()
         if missing and not cluster:
             remedy = (
                 "no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod was detected; give"
-                " --coordinator HOST:PORT"
+                f" {flag('coordinator', 'HOST:PORT')}"
             )
             raise ConfigError("distributed", "on", remedy)
         _initialize(config, cluster)
@@ -153,7 +154,7 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
     streams.keep_libraries_out()
     if config.process_id == 0:
         seconds = f"up to {config.distributed_timeout:g} s"
-        print(f"waiting {seconds} for {config.num_processes} processes", file=sys.stderr)
+        say_again(f"waiting {seconds} for {config.num_processes} processes")
     try:
         with _ending_after(config.distributed_timeout, cluster):
             jax.distributed.initialize(
@@ -181,10 +182,8 @@ def _ending_after(seconds: float, cluster: str | None) -> Generator[None]:
 
     def end() -> None:
         remedy = f"not all processes have connected; {clusters.start_all(cluster)}"
-        names_flags, ConfigError.names_flags = ConfigError.names_flags, True
-        line = str(ConfigError("distributed_timeout", f"{seconds:g}", remedy))
-        ConfigError.names_flags = names_flags
-        print(f"{PROG}: error: {line}", file=sys.stderr, flush=True)
+        error = ConfigError("distributed_timeout", f"{seconds:g}", remedy)
+        print(f"{PROG}: error: {for_command(error)}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE_ERROR)
 
     timer = threading.Timer(seconds, end)

@@ -7,11 +7,11 @@ that swallows it, or in the middle of a save.
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
 from jaxdp.cli.exit_codes import EXIT_STOPPED
+from jaxdp.text.console import say_again
 
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on
@@ -79,7 +79,7 @@ class StopSignals:
 
     def _leave(self) -> None:
         if not self.training:
-            print(STOPPED_AT_START, file=sys.stderr, flush=True)
+            say_again(STOPPED_AT_START)
             os._exit(EXIT_STOPPED)
 
 

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.models import winograd
 from jaxdp.sharding import mesh, partition, strategy
 from jaxdp.sharding.replicas import Replicas
@@ -111,8 +111,9 @@ class Sharded(strategy.Strategy):
         pieces = self.mesh.shape.get(mesh.SPACE_AXIS, 1)
         for height in sorted(heights):
             if height % pieces:
-                remedy = f"space={pieces} does not divide the {height} rows of an image; use"
-                raise ConfigError("mesh", self.axes, f"{remedy} --image-size or a crop it divides")
+                problem = f"space={pieces} does not divide the {height} rows of an image"
+                remedy = f"{problem}; use {flag('image_size')} or a crop it divides"
+                raise ConfigError("mesh", self.axes, remedy)
         # Else XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
         if pieces > 1 and fewest < _LEAST_ROWS * pieces:
             remedy = (

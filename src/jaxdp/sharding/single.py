@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.sharding import strategy
 from jaxdp.sharding.replicas import Replicas
 
@@ -20,8 +20,9 @@ class Single(strategy.Strategy):
 
     def _build(self) -> None:
         if self.num_devices > 1:
-            remedy = "--strategy single uses one; use --devices 1 or --strategy pmap"
-            raise ConfigError("devices", self.num_devices, remedy)
+            remedy = f"use {flag('devices', 1)} or {flag('strategy', 'pmap')}"
+            problem = f"{flag('strategy', 'single')} uses one; {remedy}"
+            raise ConfigError("devices", self.num_devices, problem)
         train_step, eval_step = self._steps(Replicas())
         everywhere = self._state_sharding  # also where arguments are described only
         self.train_step = jax.jit(train_step, in_shardings=everywhere, donate_argnums=0)

@@ -13,7 +13,7 @@ from jax.sharding import Sharding
 
 from jaxdp.config import TrainConfig
 from jaxdp.data.pipeline import HostBatch
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.registry import Registry
 from jaxdp.runtime import compilation_cache
 from jaxdp.sharding import mesh
@@ -72,9 +72,9 @@ class Strategy(abc.ABC):
     ) -> None:
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
-                flag = field.replace("_", "-")
-                remedy = f"takes none; use --strategy sharded, or leave --{flag} out"
-                raise ConfigError(field, value, f"--strategy {self.name} {remedy}")
+                problem = f"{flag('strategy', self.name)} takes none"
+                remedy = f"use {flag('strategy', 'sharded')}, or leave {flag(field)} out"
+                raise ConfigError(field, value, f"{problem}; {remedy}")
         self.step_config = step_config
         self.devices = list(devices)
         self.axes = axes
@@ -128,11 +128,11 @@ class Strategy(abc.ABC):
                 owners.setdefault(name, []).append(strategy)
         for name in sorted(owners.keys() - self.settings):
             if values[name] is not None:
-                remedy = f"is for --strategy {' and '.join(owners[name])}, and this is {self.name}"
-                raise ConfigError(name, values[name], remedy)
+                theirs = flag("strategy", " and ".join(owners[name]))
+                raise ConfigError(name, values[name], f"is for {theirs}, and this is {self.name}")
         for name, reason in self.refuses.items():
             if values[name] != defaults[name]:
-                raise ConfigError(name, values[name], f"--strategy {self.name} {reason}")
+                raise ConfigError(name, values[name], f"{flag('strategy', self.name)} {reason}")
 
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need apart from devices, such as other processes.

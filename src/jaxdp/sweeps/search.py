@@ -14,20 +14,21 @@ import numpy as np
 
 from jaxdp import config as config_lib
 from jaxdp.cli.exit_codes import EXIT_DIVERGED
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.write import check_folder
 from jaxdp.sweeps.trials import Settings, Space, Trial
 from jaxdp.text import parsing
 from jaxdp.text.messages import shown
 
 _EXAMPLE = (
-    "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
+    f"e.g. {flag('trials', 30)} 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
     " optimizer=nesterov,adam"
 )
 _RANGE = re.compile(r"(log|uniform|int)\((.*),(.*)\)")
 _DIGITS = 4  # of a proposed number, which is in the name of a folder
 _NO_VALIDATION = (
-    "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
+    "a search chooses by validation data, and there are none; set some apart, e.g."
+    f" {flag('validation', 0.1)}"
 )
 
 
@@ -110,7 +111,7 @@ class Search:
             storage=storage, study_name="sweep", direction="maximize", load_if_exists=True
         )
         if study.user_attrs.get("search", search) != search:
-            remedy = "holds a search with other ranges or settings; give another --output"
+            remedy = f"holds a search with other ranges or settings; give another {flag('output')}"
             raise ConfigError("output", folder, remedy)
         study.set_user_attr("search", search)
         return study

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxdp import config as config_lib
 from jaxdp.config import TrainConfig, deprecation
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import launcher
 from jaxdp.launching.local_process import LocalProcess
 from jaxdp.rundir.layout import RunDirectory
@@ -65,7 +65,9 @@ class Trial:
             now = config_lib.defining(self.config)
             names = [name for name in before | now if before.get(name) != now.get(name)]
             if names:
-                remedy = f"holds a run with another {', '.join(names)}; give another --output"
+                remedy = (
+                    f"holds a run with another {', '.join(names)}; give another {flag('output')}"
+                )
                 raise ConfigError("output", self.run.path, remedy)
         return self.run.is_done()
 
@@ -191,8 +193,8 @@ class Grid:
 
     def __init__(self, space: Space) -> None:
         if not space.words:
-            remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
-            raise ConfigError("grid", "", remedy)
+            example = flag("grid", ("learning_rate=0.05,0.1", "seed=0,1"))
+            raise ConfigError("grid", "", f"say what to vary, e.g. {example}")
         values = map(space.values, space.texts)
         combinations = (
             dict(zip(space.texts, each, strict=True)) for each in itertools.product(*values)

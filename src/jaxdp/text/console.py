@@ -1,24 +1,86 @@
-"""Lines for people on standard error."""
+"""Lines for people: records of the logger `jaxdp`, which are printed on standard error unless a
+program configures logging.
+"""
 
+import contextlib
+import logging
 import sys
+from collections.abc import Callable, Iterator
 
-from jaxdp.text.messages import printable
+from jaxdp.text.flags import Sentence, for_command, for_python
 
+logger = logging.getLogger("jaxdp")
 _warned: set[str] = set()  # a watcher of runs reads its files again and again
 
 
-def warn(text: str) -> None:
-    """Prints a warning on standard error, the same one once."""
-    say(f"warning: {text}")
+def warn(text: object) -> None:
+    """Prints a warning, a sentence or an error, the same one once."""
+    if _is_new(f"warning: {text}"):
+        warn_again(text)
 
 
-def say(line: str) -> None:
-    """Prints a line on standard error, the same one once."""
-    if line not in _warned:
-        _warned.add(line)
-        sys.stderr.write(f"{printable(line)}\n")
+def say(text: object) -> None:
+    """Prints a line, the same one once."""
+    if _is_new(str(text)):
+        say_again(text)
 
 
-def warn_again(text: str) -> None:
-    """Prints a warning on standard error, however often the same one was printed."""
-    sys.stderr.write(f"warning: {printable(text)}\n")
+def warn_again(text: object) -> None:
+    """Prints a warning, however often the same one was printed."""
+    logger.warning(Sentence(text))
+
+
+def say_again(text: object) -> None:
+    """Prints a line, however often the same one was printed."""
+    logger.info(Sentence(text))
+
+
+def _is_new(line: str) -> bool:
+    is_new = line not in _warned
+    _warned.add(line)
+    return is_new
+
+
+class Lines(logging.Handler):
+    """Prints records on standard error as it is then: notebooks, bars and tests replace it.
+
+    Args:
+        render: makes a line of a sentence.
+    """
+
+    def __init__(self, render: Callable[[object], str]) -> None:
+        super().__init__()
+        self._render = render
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self._render(record.getMessage() if record.args else record.msg)
+        kind = "warning: " if record.levelno >= logging.WARNING else ""
+        # A stream that is full, closed or not there ends no run.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{kind}{line}\n")
+
+
+def _is_unseen(_: logging.LogRecord) -> bool:
+    """Whether no other handler gets the records of the logger."""
+    above = logger.parent if logger.propagate else None
+    return logger.handlers == [_default] and not (above and above.hasHandlers())
+
+
+@contextlib.contextmanager
+def for_commands() -> Iterator[None]:
+    """Prints lines as commands do while the block runs: with flags, and not once more by handlers
+    that a library has given the root logger.
+    """
+    handler, before = Lines(for_command), (logger.handlers, logger.propagate)
+    logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before
+
+
+_default = Lines(for_python)
+_default.addFilter(_is_unseen)
+logger.addHandler(_default)
+if logger.level == logging.NOTSET:  # the root logger's own level would leave out notes
+    logger.setLevel(logging.INFO)

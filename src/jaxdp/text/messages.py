@@ -5,8 +5,10 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-# Controls, reversals, what is no UTF-8.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Controls, reversals, what is no UTF-8, and marks that no text has.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef]"
+)
 
 
 _BREAKS = "\t\n\v\f\r\x85\u2028\u2029"

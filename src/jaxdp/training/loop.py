@@ -19,6 +19,7 @@ from jaxdp.runtime import collector
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
+from jaxdp.text.flags import flag
 from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.reader import Diverged, Reader
 
@@ -171,5 +172,5 @@ def check_finite(
     also = f" (also {', '.join(others)})" if others else ""
     reason = f"{after} {split} loss is {values['loss']}{also}, though the training loss is finite"
     if precision != "float32":
-        reason += f"; {precision} may be why: try --precision float32"
+        reason += f"; {precision} may be why: try {flag('precision', 'float32')}"
     raise Diverged(step, reason)

@@ -16,6 +16,7 @@ from jaxdp.build.setup import Setup
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 from jaxdp.step import metrics
+from jaxdp.text.flags import Sentence
 from jaxdp.training.counters import Counters
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the
@@ -38,7 +39,7 @@ class Diverged(Exception):
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(reason)
-        self.step = step
+        self.step, self.reason = step, Sentence(reason)
 
 
 @dataclasses.dataclass

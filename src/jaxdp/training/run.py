@@ -13,7 +13,7 @@ from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.events import Activity, Ended, Logged, Started
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
 from jaxdp.rundir.layout import RunDirectory
@@ -185,7 +185,7 @@ class Run:
                 try:
                     outcome = loop.train(self, state, start)
                 except reader.Diverged as error:
-                    outcome = RunOutcome("diverged", error.step, reason=str(error))
+                    outcome = RunOutcome("diverged", error.step, reason=error.reason)
                 if self._checkpoints is not None:
                     self._checkpoints.wait()
                 return self._finish(outcome)
@@ -201,7 +201,7 @@ class Run:
         finished = self._directory.read("summary.json") if self._directory is not None else None
         saved, total_steps = self._latest(), self.setup.intervals.total_steps
         if self.setup.config.resume == "must" and saved is None:
-            remedy = f"there is no checkpoint in {self.folder}; check --run-dir"
+            remedy = f"there is no checkpoint in {self.folder}; check {flag('run_dir')}"
             raise ConfigError("resume", "must", remedy)
         if finished is None or finished["status"] != "done":
             return None
@@ -257,7 +257,8 @@ class Run:
             return self._checkpoints.restore(step, shapes, strategy.restore_target(shapes))
         except ConfigError as error:
             changed = self._changes()
-            remedy = error.remedy + f"; other settings than before: {changed}" * bool(changed)
+            remedy = error.remedy.marked
+            remedy += f"; other settings than before: {changed}" * bool(changed)
             raise ConfigError(error.field, error.value, remedy) from error
 
     def _changes(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdp.build.setup import Setup
 from jaxdp.callbacks.events import Ended, Run, StepEnd
 from jaxdp.config import OBJECT, TrainConfig, WorkersConfig, fields
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row
 from jaxdp.runtime import ray_connection
@@ -69,8 +69,9 @@ class OnWorkers(Single):
                 "strategy", self.name, "is started by one process, which starts its workers"
             )
         if self.num_devices > 1:
-            remedy = f"--strategy {self.name} takes --workers; each is one device"
-            raise ConfigError("devices", self.num_devices, remedy)
+            remedy = f"takes {flag('workers')}; each is one device"
+            problem = f"{flag('strategy', self.name)} {remedy}"
+            raise ConfigError("devices", self.num_devices, problem)
         super()._build()
         self.train_step = self._step
 
@@ -94,8 +95,8 @@ class OnWorkers(Single):
         has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
         if has_statistics and mode is not None and mode.kind not in self.batch_norms:
             remedy = (
-                f"depends on what one device computes; --strategy {self.name} takes group:N, e.g."
-                f" group:{math.gcd(int(config.global_batch_size or 1), 32)}"
+                f"depends on what one device computes; {flag('strategy', self.name)} takes group:N,"
+                f" e.g. group:{math.gcd(int(config.global_batch_size or 1), 32)}"
             )
             raise ConfigError("batch_norm", str(mode), remedy)
         self.number_of_slices(config, shapes())

@@ -25,6 +25,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.data.sources import Split
+from jaxdp.text.flags import for_command
 
 COUNT, BROKEN = 30, 13
 
@@ -99,7 +100,7 @@ def test_a_broken_example_stops_or_is_left_out(
     remedy = "; fix or remove it, or leave such examples out with on_bad_example.skip$"
     with bad_example(remedy) as caught:
         read(opened(num_classes=2).train)
-    assert problem in str(caught.value)
+    assert problem in for_command(caught.value)
     assert f"{BROKEN}.png" in str(caught.value).split(": ")[0]
 
     dataset = opened(num_classes=2, on_bad_example="skip")

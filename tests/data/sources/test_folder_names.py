@@ -9,12 +9,11 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.data.sources import open_dataset
-from jaxdp.rundir import read as rundir_read
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir_read, "_warned", set())
+    monkeypatch.setattr("jaxdp.text.console._warned", set())
 
 
 def classes(*folders: str, names: str = "ab") -> dict[str, Any]:

@@ -27,6 +27,7 @@ from jaxdp.config.values import MaskValues
 from jaxdp.data import from_arrays
 from jaxdp.data.image_file import decode_mask
 from jaxdp.data.sources import Dataset, open_dataset
+from jaxdp.text.flags import for_command
 
 COLOURS = ("black", "red", "lime", "blue")
 HEX = "000000,ff0000,00ff00,0000ff"
@@ -101,7 +102,7 @@ def test_listed_colours_are_classes(mode: str) -> None:
         words = r"hold 4 colours; name the colours of class 0, 1, \.\.\.: --mask-values "
         with refused(words) as caught:
             opened()
-        flag = str(caught.value).rsplit("--mask-values ", 1)[1]  # ready to paste
+        flag = for_command(caught.value).rsplit("--mask-values ", 1)[1]  # ready to paste
         assert sorted(flag.split(",")) == sorted(HEX.split(","))
         assert opened(mask_values=flag).num_classes == 4
 
@@ -198,7 +199,7 @@ def test_object_numbers_are_asked_about(masks: list[np.ndarray], either: str) ->
     words = r"give .*--mask-values binary if 0 is background .* --instances if they are numbers of"
     with refused(words) as caught:
         opened(split(*masks))
-    assert either in str(caught.value)
+    assert either in for_command(caught.value)
     dataset = opened(mask_values="binary", class_names=["background", "cell"])
     assert_array_equal(masks_of(dataset), np.stack(masks) > 0)
     highest = int(max(mask.max() for mask in masks))
@@ -209,7 +210,7 @@ def test_more_than_255_objects_are_never_classes() -> None:
     wide = np.arange(576, dtype=np.uint16).reshape(24, 24)
     with refused(r"576 values up to 575 .* give --mask-values binary") as caught:
         opened(split(wide, wide // 2))
-    assert "--num-classes" not in str(caught.value)
+    assert "--num-classes" not in for_command(caught.value)
 
 
 def test_many_classes_are_declared_by_their_number_or_names() -> None:

@@ -22,6 +22,7 @@ from jaxdp.data.augment.words import Augmentation as Augmentation
 from jaxdp.data.augment.words import Example, Mixing, RandomKey, create, output_shape, require
 from jaxdp.data.augment.words import names as names
 from jaxdp.data.augment.words import register as register
+from jaxdp.text.flags import flag
 
 Batch = Mapping[str, Array]
 # `float` is float32, and float64 where JAX has 64-bit types, as in `jaxdp.check`.
@@ -171,6 +172,6 @@ def create_augmentations(
         if word != "none":
             augmentation = create(word)
             fits = not (dense and augmentation.of_classes)
-            require(fits, word, "works with --task classification only")
+            require(fits, word, f"works with {flag('task', 'classification')} only")
             augmentations.append(augmentation.within_valid() if padded else augmentation)
     return tuple(augmentations)

@@ -25,7 +25,7 @@ from jaxdp.data.image_pairs import (
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
 from jaxdp.data.splits import NAMES, name_splits, usual_names
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed, some
 
@@ -152,7 +152,7 @@ def _rows(
         return [(images[0], masks[0])]  # reading them says what is wrong
     if len(images) != len(masks):
         counts = f"has {len(images)} pages, but its mask {len(masks)}"
-        remedy = "give each its own, or say by --tiff what its planes are"
+        remedy = f"give each its own, or say by {flag('tiff')} what its planes are"
         return [(Picture(image), f"{counts}; {remedy}")]
     return list(zip(images, masks, strict=True))
 
@@ -166,7 +166,7 @@ def _say_changes(readable: Mapping[Path, Header], count: int, channels: int) -> 
     if flat and channels != 4:
         say(
             f"note: {len(flat)} of {count} images have opacity (e.g. {flat[0]}), and are"
-            " laid on black; --channels 4 keeps it"
+            f" laid on black; {flag('channels', 4)} keeps it"
         )
 
 
@@ -223,7 +223,7 @@ def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
     if unclear and asked is None:
         remedy = (
             f"the last plane of {unclear} is tagged as opacity; give 4 to keep it as a channel, 3"
-            " to lay the image on black, or --tiff pages if its planes are examples"
+            f" to lay the image on black, or {flag('tiff', 'pages')} if its planes are examples"
         )
         raise ConfigError("channels", NOT_GIVEN, remedy)
     first = next((channels for channels in stored if channels not in (1, 3)), None)
@@ -235,7 +235,8 @@ def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
         raise ConfigError("channels", asked, remedy)
     for other, file in stored.items():
         if other != first:
-            remedy = "give --tiff pages if the planes of a file are examples, or make them alike"
+            pages = f"{flag('tiff', 'pages')} if the planes of a file are examples"
+            remedy = f"give {pages}, or make them alike"
             raise request.error(f"{has_channels} and {file} {other}; {remedy}")
     return first
 

@@ -1,0 +1,63 @@
+"""Names settings in sentences as parts, which become flags for a command and keywords for Python.
+
+A part stands between two characters that Unicode reserves for such marks, and that no text has.
+"""
+
+import re
+
+from jaxdp.text.messages import printable, shown
+
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_INNER = f"[^{_OPEN}{_CLOSE}]"
+_PART = re.compile(f"{_OPEN}([^={_OPEN}{_CLOSE}]+)(?:=({_INNER}*))?{_CLOSE}")
+_NO_MARKS = dict.fromkeys(map(ord, (_OPEN, _CLOSE)))
+
+
+class Sentence(str):
+    """A sentence as a program reads it, which also knows its parts.
+
+    Attributes:
+        marked: the sentence with its parts; to be put into another sentence.
+    """
+
+    marked: str
+
+    def __new__(cls, text: object) -> "Sentence":
+        sentence = super().__new__(cls, _PART.sub(_as_keyword, marked(text)))
+        sentence.marked = marked(text)
+        return sentence
+
+
+def flag(name: str, value: object = "") -> str:
+    """Returns the part of a sentence that names a setting, perhaps with a value."""
+    text = shown(value)
+    part = f"{name}={text}" if text else name
+    return f"{_OPEN}{part.translate(_NO_MARKS)}{_CLOSE}"
+
+
+def marked(text: object) -> str:
+    """Returns a sentence, or an error, with its parts."""
+    return getattr(text, "marked", None) or str(text)
+
+
+def names(text: object) -> set[str]:
+    """Returns the settings that a sentence, or an error, names."""
+    return {part[1] for part in _PART.finditer(marked(text))}
+
+
+def for_command(text: object) -> str:
+    """Returns a sentence, or an error, in one line with settings as flags: `--validation 0.1`."""
+    return printable(_PART.sub(_as_flag, marked(text)))
+
+
+def for_python(text: object) -> str:
+    """Returns a sentence, or an error, in one line with settings as keywords: `validation=0.1`."""
+    return printable(_PART.sub(_as_keyword, marked(text)))
+
+
+def _as_keyword(part: re.Match[str]) -> str:
+    return part[0][1:-1]
+
+
+def _as_flag(part: re.Match[str]) -> str:
+    return f"--{part[1].replace('_', '-')} {part[2] or ''}".rstrip()
