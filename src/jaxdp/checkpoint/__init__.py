@@ -1,6 +1,6 @@
-"""Saves the states of a run as checkpoints, verifies these, and restores from them.
+"""Saves the states of a run as checkpoints, verifies the checkpoints, and restores states.
 
-The names here are public: a program with a loop of its own may rely on them.
+The names in this package are public, for programs with their own loop.
 """
 
 from jaxdp.checkpoint.checkpoints import Checkpoints as Checkpoints

@@ -1,5 +1,5 @@
-"""Saves a run's state with Orbax: a folder for each step, complete or not there at all, with
-checksums next to it.
+"""Saves the state of a run with Orbax, in a folder for each step that is either complete or absent,
+with checksums.
 """
 
 import contextlib
@@ -25,33 +25,33 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.step.state import TrainState
 from jaxdp.text.console import warn_again
 
-# How often a process that is one of several looks whether its own part of a save has failed.
+# How often one of several processes checks whether its own part of a save has failed.
 _LOOK_SECONDS = 1.0
 
 
 class NotSavedError(OSError):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written. Earlier checkpoints are unchanged."""
 
 
 class Checkpoints(SavedCheckpoints):
-    """The checkpoints of a run that is under way: it saves, and keeps the newest few, and the best
-    one where there is one.
+    """The checkpoints of a run in progress. Saves states, and keeps the newest checkpoints and the
+    best checkpoint.
 
     It is the last callback of its run.
 
     Args:
         directory: its subfolders are named by step.
-        keep: how many of the newest stay.
+        keep: how many of the newest checkpoints to keep.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
             if nothing ranks them.
-        settings: of the run, as for `SavedCheckpoints`; each checkpoint gets them.
+        settings: settings of the run, as for `SavedCheckpoints`, which each checkpoint records.
 
     Raises:
-        ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line
-            on standard error.
+        ConfigError: if all checkpoints are damaged. If only some are damaged, they are moved away,
+            with a line on standard error.
     """
 
-    every_process = True  # all of them take part in a checkpoint
+    every_process = True  # all processes take part in a checkpoint
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Checkpoints(SavedCheckpoints):
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(directory, best_metric=best_metric, settings=settings)
-        self._response: Any = None  # of Orbax, to the save under way
+        self._response: Any = None  # Orbax's handle of the save in progress
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
         self._unread: TrainState | None = None  # the first state, until it is read back
         self._has_saved = False
@@ -70,7 +70,8 @@ class Checkpoints(SavedCheckpoints):
         self._finish_replacing()
         _synchronize("replaced")
         self._set_damaged_aside()
-        # The one that the run resumes at is saved again with the metrics of a late evaluation.
+        # The checkpoint from which the run resumes is saved again with the metrics of a late
+        # evaluation.
         self._resumed = self.latest()
         _hide_late_reports()
         self._path = contextlib.ExitStack()  # of the folder, as Orbax knows it
@@ -88,18 +89,18 @@ class Checkpoints(SavedCheckpoints):
                     keep_checkpoints_without_metrics=False,
                 )
             )
-        # While `save` waits, which takes no time: after a failure in the background the threads
+        # While `save` waits, which takes no time. After a failure in the background, the threads
         # that wait for the folders would keep the process from ending for ten minutes.
         folders_first = orbax().options.AsyncOptions(create_directories_asynchronously=False)
         return orbax().training.Checkpointer(
             self._path.enter_context(paths.plain(self._directory)),
             context=orbax().Context(async_options=folders_first),
             preservation_policy=policies.AnyPreservationPolicy(kept),
-            cleanup_tmp_directories=True,  # what a killed save left
+            cleanup_tmp_directories=True,  # files that a killed save left
         )
 
     def on_save(self, run: Any, event: Any) -> None:
-        """Starts to save a state, an `events.Saving`; the writing goes on during training."""
+        """Starts to save a state, an `events.Saving`. Writing continues during training."""
         self.save(event.step, event.state, dict(event.position), event.metrics)
 
     def save(
@@ -109,7 +110,7 @@ class Checkpoints(SavedCheckpoints):
         position: Position,
         metrics: Mapping[str, float] | None,
     ) -> None:
-        """Starts to save a state, a copy that stays as it is, and returns.
+        """Starts to save a state, a copy that does not change, and returns.
 
         Waits first for an earlier save.
 
@@ -121,7 +122,7 @@ class Checkpoints(SavedCheckpoints):
         """
         self.wait()
         with self._saving(step):
-            # Orbax would make another one, with nothing else of the run next to it.
+            # Orbax would create another folder, without the other files of the run.
             if not self._directory.is_dir():
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
             replaces = step == self._resumed
@@ -146,12 +147,12 @@ class Checkpoints(SavedCheckpoints):
             self._unread, self._has_saved = jax.tree.map(_shape, state), True
 
     def wait(self) -> None:
-        """Waits until everything is on disk, and then writes its checksums.
+        """Waits until the checkpoint is on disk, and then writes its checksums.
 
-        Without them a checkpoint is complete all the same.
+        A checkpoint without checksums is also complete.
 
         Raises:
-            NotSavedError: if the save under way could not be written.
+            NotSavedError: if the save in progress could not be written.
         """
         step, self._unsealed = self._unsealed, None
         response, self._response = self._response, None
@@ -163,7 +164,7 @@ class Checkpoints(SavedCheckpoints):
                     self._finish(response)
             finally:
                 if not self._given_up:
-                    # And without this it raises an error once more when it is closed.
+                    # Without this, Orbax raises an error again when it is closed.
                     self._orbax.wait()
         if step is not None:
             self._read_back(step)
@@ -179,11 +180,11 @@ class Checkpoints(SavedCheckpoints):
 
     @property
     def _replaced(self) -> pathlib.Path:
-        """Where a checkpoint is until it is saved again under the same step."""
+        """The location of a checkpoint until it is saved again under the same step."""
         return self._directory.with_name("replaced")
 
     def _finish_replacing(self) -> None:
-        """Puts a checkpoint back that was to be replaced, unless the new one is complete."""
+        """Restores a checkpoint that was to be replaced, unless the new checkpoint is complete."""
         if jax.process_index() == 0 and self._replaced.is_dir():
             for folder in self._replaced.iterdir():
                 if not (self._directory / folder.name).exists():
@@ -191,11 +192,11 @@ class Checkpoints(SavedCheckpoints):
             shutil.rmtree(self._replaced, ignore_errors=True)
 
     def _read_back(self, step: int) -> None:
-        """Reads what Orbax knows of the first checkpoint, so that no run goes on whose checkpoints
-        are lost.
+        """Reads the metadata of the first checkpoint, so that no run continues without usable
+        checkpoints.
 
         Raises:
-            NotSavedError: if its arrays are not there.
+            NotSavedError: if its arrays are missing.
         """
         expected, self._unread = self._unread, None
         if expected is None or step not in self.steps():
@@ -227,15 +228,17 @@ class Checkpoints(SavedCheckpoints):
                     self._orbax.close()
 
     def _set_damaged_aside(self) -> None:
-        """Runs before Orbax looks, which fails at a damaged file of metrics, and would not save a
-        step that is there.
+        """Runs before Orbax reads the folder, because Orbax fails for a damaged file of metrics,
+        and does not save a step that exists.
 
         Raises:
             ConfigError: if all are damaged.
         """
         problems = self.find_damaged()
         all_damaged = bool(problems) and set(problems) == set(self.steps())
-        _synchronize("damaged-found")  # no process looks while the first one moves
+        _synchronize(
+            "damaged-found"
+        )  # no process reads the folder while the first process moves checkpoints
         if all_damaged:
             remedy = (
                 f"all checkpoints in {self._directory} are damaged: {damage_text(problems)}; give"
@@ -257,7 +260,9 @@ class Checkpoints(SavedCheckpoints):
             yield
         except NotSavedError:
             raise
-        except Exception as error:  # of many kinds, from threads of Orbax and TensorStore
+        except (
+            Exception
+        ) as error:  # exceptions of many types, from threads of Orbax and TensorStore
             what = f"the checkpoint of step {step}" if step is not None else "a checkpoint"
             raise NotSavedError(
                 f"{what} could not be saved in {self._directory}: {integrity.reason_text(error)}"
@@ -270,7 +275,8 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 @functools.cache
 def _hide_late_reports() -> None:
-    """Hides, for the rest of the process, what follows from a failed save and says nothing new.
+    """Hides, for the rest of the process, errors that follow from a failed save and add no
+    information.
 
     When one array of a checkpoint cannot be written, Orbax closes its event loop while others are
     still being written. TensorStore's threads then report to a closed loop, which raises errors
@@ -279,7 +285,7 @@ def _hide_late_reports() -> None:
     following = sys.unraisablehook
 
     def report(unraisable: Any) -> None:
-        # TensorStore names no object, Python's own reports do.
+        # TensorStore names no object, but Python's own reports do.
         late = isinstance(unraisable.exc_value, RuntimeError) and unraisable.object is None
         if not (late and str(unraisable.exc_value) == "Event loop is closed"):
             following(unraisable)

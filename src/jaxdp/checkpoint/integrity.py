@@ -4,7 +4,7 @@
     RUN_DIR/checksums/STEP.json     written once the save is complete
     RUN_DIR/damaged/STEP/           a damaged checkpoint, moved here when the run is resumed
 
-Nothing here needs JAX.
+This module does not require JAX.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from jaxdp.rundir.schemas import Count, conforms
 from jaxdp.rundir.write import replace_file
 from jaxdp.text.messages import one_line, printable
 
-# So long removing a checkpoint may take: the run that goes on keeps only the newest.
+# Maximum time to remove a checkpoint, because a run that continues keeps only the newest
+# checkpoints.
 _REMOVAL_SECONDS = 1.0
 
 # Name of the metric that ranks checkpoints, and whether larger is better.
@@ -38,9 +39,9 @@ class Verdict(NamedTuple):
     """The result of examining a checkpoint.
 
     Attributes:
-        state: "unverified" if no checksums were written: the run was killed right after the save,
-            or is older than they are.
-        problem: the file and what is wrong with it; empty unless damaged.
+        state: "unverified" if no checksums were written, because the run was killed right after the
+            save, or is older than checksums.
+        problem: the file and its problem; empty unless damaged.
     """
 
     state: Literal["whole", "damaged", "unverified"]
@@ -61,9 +62,7 @@ class Checksums(TypedDict):
 
 
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
-    """Returns the metrics that were saved with a checkpoint, if there were any and they can be
-    read.
-    """
+    """Returns the metrics that were saved with a checkpoint, if they exist and can be read."""
     try:
         metrics = read_object(_metrics_file(checkpoints, step))
     except DamagedFile:
@@ -72,11 +71,11 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
 
 
 def read_position(checkpoints: pathlib.Path, step: int) -> dict[str, Any]:
-    """Returns what was saved with a checkpoint in addition to its arrays; nothing if it cannot be
-    read.
+    """Returns the data that were saved with a checkpoint in addition to its arrays; nothing if they
+    cannot be read.
     """
     try:
-        content = read_object(checkpoints / str(step) / "_CHECKPOINT_METADATA")  # as Orbax has it
+        content = read_object(checkpoints / str(step) / "_CHECKPOINT_METADATA")  # as Orbax names it
     except DamagedFile:
         return {}
     found = content.get("custom_metadata")
@@ -84,7 +83,7 @@ def read_position(checkpoints: pathlib.Path, step: int) -> dict[str, Any]:
 
 
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
-    """Returns a number that is the larger the better the metrics are.
+    """Returns a number that is larger for better metrics.
 
     A value that is not a number is the worst.
     """
@@ -94,7 +93,7 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
-    """Writes the checksums of a new checkpoint, and removes those that have no checkpoint now."""
+    """Writes the checksums of a new checkpoint, and removes checksums without a checkpoint."""
     folder = checkpoints / str(step)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -112,8 +111,8 @@ def record(checkpoints: pathlib.Path, step: int) -> None:
 
 
 def forget(checkpoints: pathlib.Path, step: int | None = None) -> None:
-    """Removes the checksums of a step, and of checkpoints that are gone: a step may be saved
-    again, with other bytes.
+    """Removes the checksums of a step, and of removed checkpoints, because a step may be saved
+    again with other bytes.
     """
     known = set(steps(checkpoints)) - {step}
     for path in checkpoints.with_name("checksums").glob("*.json"):
@@ -138,7 +137,7 @@ def examine(checkpoints: pathlib.Path, step: int) -> Verdict:
 
 
 def _problem(path: pathlib.Path, entry: FileSum) -> str:
-    """Returns what is wrong with a file of a checkpoint; nothing if it is what was saved."""
+    """Returns the problem of a file of a checkpoint; nothing if it equals the saved file."""
     length = entry["size"]
     try:
         status = path.stat()
@@ -158,7 +157,9 @@ def _problem(path: pathlib.Path, entry: FileSum) -> str:
 
 
 def _without_list(folder: pathlib.Path) -> Verdict:
-    """Examines a checkpoint without checksums for files that cannot be read: a pipe never ends."""
+    """Examines a checkpoint without checksums for unreadable files, such as a pipe, which never
+    ends.
+    """
     for path in folder.rglob("*"):
         if not path.is_file() and not path.is_dir() and path.exists():
             return Verdict(
@@ -184,7 +185,9 @@ def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
 
 
 def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
-    """Whether a checkpoint that lacks files is only being removed; waits until it is gone."""
+    """Returns whether a checkpoint that lacks files is only being removed. Waits until it is
+    gone.
+    """
     deadline = time.monotonic() + _REMOVAL_SECONDS
     while (checkpoints / str(step)).exists():
         if time.monotonic() > deadline:
@@ -194,7 +197,7 @@ def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
 
 
 def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
-    """Moves a checkpoint into the folder `damaged`, and returns where it is now.
+    """Moves a checkpoint into the folder `damaged`, and returns its new location.
 
     Raises:
         ConfigError: if it cannot be moved.
@@ -214,11 +217,11 @@ def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def reason_text(error: Exception) -> str:
-    """Says in a few words why files could not be read or written.
+    """Returns in a few words why files could not be read or written.
 
     TensorStore's messages are long, and name the system's error somewhere within.
     """
-    # Orbax's own, over metadata that it cannot read.
+    # Orbax's own error for metadata that it cannot read.
     if isinstance(error, AttributeError | LookupError | TypeError):
         return "its metadata are damaged"
     text = one_line(error)
@@ -227,7 +230,7 @@ def reason_text(error: Exception) -> str:
 
 
 def _metrics_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
-    return checkpoints / str(step) / "metrics" / "metrics"  # as Orbax has it
+    return checkpoints / str(step) / "metrics" / "metrics"  # as Orbax names it
 
 
 def _list_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Gives Orbax paths that mean to it what they mean to the system."""
+"""Provides paths that have the same meaning for Orbax and for the operating system."""
 
 import contextlib
 import fcntl
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from jaxdp.errors import ConfigError
 
-# Orbax and its libraries take characters anywhere in a path for a pattern (`[`, `*`, `?`), a
-# separator (a backslash) or a protocol (`gs:/`), and leave files out or read the files of others.
+# Orbax and its libraries interpret characters anywhere in a path as a pattern (`[`, `*`, `?`), a
+# separator (a backslash) or a protocol (`gs:/`), and then skip files or read other files.
 _PLAIN = re.compile(r"(?!//?(gs|s3|az|hf)/)[\w ./@%+=,~-]+")
-# Processes that save together must name a folder alike: all take the first free descriptor from
-# here on, where no other code has any.
+# Processes that save together must use the same name for a folder. All processes use the first free
+# descriptor from this number, which other code does not use.
 _FIRST_DESCRIPTOR = 512
 
 
@@ -21,7 +21,7 @@ _FIRST_DESCRIPTOR = 512
 def plain(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yields a path without special characters that leads to a folder until the block ends.
 
-    That is the path itself, or the folder's descriptor, which leaves nothing behind after a kill.
+    The path is the path itself, or the folder's descriptor, which leaves no files after a kill.
 
     Args:
         folder: absolute; its parent must exist.

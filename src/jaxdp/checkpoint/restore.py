@@ -1,4 +1,4 @@
-"""Finds the checkpoints of a run, chooses among them, and reads what is asked for."""
+"""Finds the checkpoints of a run, selects a checkpoint, and reads the requested parts."""
 
 import contextlib
 import dataclasses
@@ -29,24 +29,24 @@ from jaxdp.text.console import warn, warn_again
 from jaxdp.text.messages import brief, one_line, valid_text
 
 T = TypeVar("T")
-_ATTEMPTS = 30  # to read a checkpoint of a run that goes on
+_ATTEMPTS = 30  # to read a checkpoint of a run that continues
 
 
 class SavedCheckpoints:
-    """The checkpoints that a run has, to be read; nothing is changed.
+    """The checkpoints of a run, for reading only.
 
-    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it
-    restores on any number of devices, and the names show what is in it. Next to them is the
-    position: what the loop needs to go on as if nothing had happened. Where processes of version
-    0.2 wrote padded arrays, it also has the shapes without the padding, which is taken off.
+    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`. It
+    can be restored on any number of devices, and the names show its content. It also holds the
+    position, with which the loop continues as if it had not stopped. If processes of version 0.2
+    wrote padded arrays, it also has the shapes without the padding, and reading removes the
+    padding.
 
     Args:
         directory: its subfolders are named by step.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
-            without validation data: no checkpoint is better than another then, and readers take the
-            newest.
-        settings: of the run, those that stay when it continues: a checkpoint that was saved with
-            another seed is of another run.
+            without validation data. Readers then use the newest checkpoint.
+        settings: settings of the run that do not change when it continues. A checkpoint with
+            another seed belongs to another run.
 
     Raises:
         ConfigError: for a path that is not UTF-8, which Orbax cannot read.
@@ -59,7 +59,7 @@ class SavedCheckpoints:
         best_metric: BestMetric | None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        # Orbax leaves errors of further arrays to it.
+        # Orbax passes errors of further arrays to it.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         logging.getLogger("absl").setLevel(logging.ERROR)
         logging.getLogger("absl").addFilter(orbax_errors)
@@ -74,18 +74,20 @@ class SavedCheckpoints:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
-        """Returns step and validation metrics of the best checkpoint that has any."""
+        """Returns step and validation metrics of the best checkpoint that has validation
+        metrics.
+        """
         return next(iter(self.ranked().items()), None)
 
     def best_first(self) -> list[int]:
-        """Returns the steps as a reader prefers them: the best ones, then those that were not
-        evaluated, the newest first.
+        """Returns the steps in order of preference: the best checkpoints, then checkpoints without
+        an evaluation, newest first.
         """
         ranked = self.ranked()
         return [*ranked, *(step for step in reversed(self.steps()) if step not in ranked)]
 
     def ranked(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics by step, the best first; of equals the newest."""
+        """Returns the metrics by step, the best first. Of equal metrics, the newest comes first."""
         if (best_metric := self._best_metric) is None:
             return {}
         found = {step: integrity.read_metrics(self._directory, step) for step in self.steps()}
@@ -101,20 +103,20 @@ class SavedCheckpoints:
         return dict(sorted(known.items(), key=order, reverse=True))
 
     def read_chosen(self, step: int | None, read: Callable[[int], T]) -> tuple[int, T] | None:
-        """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best
-        usable one, or else the newest.
+        """Returns the step of a checkpoint and the result of `read` for it. For None, this is the
+        best usable checkpoint or, without metrics, the newest.
 
-        Damaged checkpoints are named on standard error. A run that goes on may remove
-        one while it is read: the choice then starts over.
+        Prints damaged checkpoints on standard error. A run that continues may remove a checkpoint
+        while it is read. The selection then starts again.
 
         Returns:
             None if there is no checkpoint.
 
         Raises:
-            ConfigError: if the step is damaged or not there, or all are damaged.
+            ConfigError: if the step is damaged or missing, or all checkpoints are damaged.
         """
         if step is not None:
-            # One that is gone is missed by `read`.
+            # `read` does not find a checkpoint that is gone.
             exists = step in self.steps()
             verdict = integrity.examine(self._directory, step) if exists else None
             if verdict and (problem := verdict.problem or self._foreign(step)):
@@ -142,9 +144,8 @@ class SavedCheckpoints:
         raise ConfigError("run_dir", self._directory.parent, remedy)
 
     def find_damaged(self) -> dict[int, str]:
-        """Returns the problem of each damaged checkpoint by step: files that are not as they were
-        saved, the checkpoint of another run, and where there are no checksums whatever Orbax cannot
-        read.
+        """Returns the problem of each damaged checkpoint by step: files that differ from the saved
+        files, a checkpoint of another run, and without checksums anything that Orbax cannot read.
         """
         problems = dict[int, str]()
         for step, verdict in integrity.examine_all(self._directory).items():
@@ -160,23 +161,25 @@ class SavedCheckpoints:
         try:
             with paths.plain(self._directory) as folder:
                 Stored.of(folder / str(step)).load()
-        except Exception as error:  # of many kinds
+        except Exception as error:  # exceptions of many types
             if not integrity.vanishes(self._directory, step):
                 return f"it cannot be read ({integrity.reason_text(error)})"
         return ""
 
     def _foreign(self, step: int) -> str:
-        """Returns why a checkpoint is of another run; nothing if its seed is that of this run."""
+        """Returns why a checkpoint belongs to another run; nothing if it has the seed of this
+        run.
+        """
         theirs = self._differing(step)
         if "seed" not in theirs:
             return ""
         return f"it is of a run with seed {brief(theirs['seed'])}, not {self._settings['seed']}"
 
     def _differing(self, step: int) -> dict[str, Any]:
-        """Returns the settings that a checkpoint was saved with and its run does not have."""
+        """Returns the settings of a checkpoint that differ from the settings of its run."""
         theirs = integrity.read_position(self._directory, step).get(SETTINGS, {})
 
-        def shown(value: Any) -> str:  # a path with odd characters is another text in JSON
+        def shown(value: Any) -> str:  # a path with odd characters has another form in JSON
             return valid_text(one_line(value))
 
         return {
@@ -195,8 +198,8 @@ class SavedCheckpoints:
             return stored.load()
 
     def model_arrays(self, step: int) -> dict[str, np.ndarray]:
-        """Returns the parameters and batch statistics of a checkpoint by name, e.g. `head/kernel`:
-        averages if it has them.
+        """Returns the parameters and batch statistics of a checkpoint by name, e.g. `head/kernel`.
+        These are averages if it has an EMA.
 
         Raises:
             ConfigError: if there is no such step, or it cannot be read.
@@ -217,12 +220,11 @@ class SavedCheckpoints:
 
         Args:
             like: a state of the same shapes.
-            parts: shapes and shardings: the state is then read straight onto
-                devices, and a process reads no more than what its own devices hold. None for NumPy
-                arrays.
+            parts: shapes and shardings, with which the state is read directly onto devices. A
+                process then reads only the parts that its own devices hold. None for NumPy arrays.
 
         Raises:
-            ConfigError: if there is no such step, or the arrays in it do not fit `like`.
+            ConfigError: if there is no such step, or its arrays do not fit `like`.
         """
         with self._reading(step) as stored:
             stored.check_fit(like)
@@ -230,11 +232,11 @@ class SavedCheckpoints:
         return unflatten(like, found), stored.position
 
     def restore_model(self, step: int, like: TrainState) -> TrainState:
-        """Returns what a saved state evaluates with: step, parameters, batch statistics and
+        """Returns the parts of a saved state for evaluation: step, parameters, batch statistics and
         averages, as NumPy arrays.
 
-        The optimizer's state and the loss scale are neither read nor returned (both are None): any
-        optimizer will do, and a third or so of the bytes suffices.
+        The state of the optimizer and the loss scale are neither read nor returned (both are None).
+        Any optimizer is therefore accepted, and about a third of the bytes is read.
 
         Args:
             like: a state of the same shapes; its optimizer's state does not matter.
@@ -263,7 +265,7 @@ class SavedCheckpoints:
                 step,
                 f"there is no such checkpoint in {self._directory}; there are: {known}",
             )
-        # The user may have moved the data, and said so in the settings of the run.
+        # The user may have moved the data, and changed the settings of the run accordingly.
         for name, value in self._differing(step).items():
             saved = f"the checkpoint of step {step} was saved with {name} {brief(value)}"
             warn(f"{saved}, and its run has {brief(self._settings[name])}")
@@ -273,7 +275,7 @@ class SavedCheckpoints:
                 yield Stored.of(folder / path.name)
         except ConfigError:
             raise
-        except Exception as error:  # of many kinds
+        except Exception as error:  # exceptions of many types
             problem = f"{path} cannot be read ({integrity.reason_text(error)})"
             remedy = f"{problem}; move it away to use another one"
             raise ConfigError("step", step, remedy) from error

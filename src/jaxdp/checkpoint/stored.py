@@ -13,26 +13,28 @@ import numpy as np
 from jaxdp.errors import ConfigError
 from jaxdp.step.state import TrainState
 
-Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
-# Next to the position, where processes of version 0.2 wrote padded shards.
+Position = dict[str, Any]  # plain values: the position of a run, and the counters of its loop
+# In addition to the position, if processes of version 0.2 wrote padded shards.
 SHAPES = "shapes_without_padding"
-SETTINGS = "settings"  # in the position: those that a run keeps when it continues
+SETTINGS = "settings"  # in the position: the settings that a run keeps when it continues
 
 
 @functools.cache
-def orbax() -> Any:  # its annotations refuse what it accepts
-    """Returns Orbax, which is imported where it is needed: a run without a folder needs none."""
+def orbax() -> Any:  # its annotations reject arguments that it accepts
+    """Returns Orbax, which is imported when required, because a run without a folder does not
+    require it.
+    """
     from orbax.checkpoint import v1
 
     return v1
 
 
 class _OrbaxErrors(logging.Filter):
-    """Drops what Orbax logs, its phases and each error that it also raises, and keeps the error of
+    """Drops Orbax's log of its phases and of each error that it also raises, and keeps the error of
     a save in the background.
 
-    Before Orbax raises that one it waits for the other processes: for twenty minutes, where theirs
-    has failed too.
+    Before Orbax raises this error, it waits for the other processes, for twenty minutes if their
+    saves have also failed.
     """
 
     background: BaseException | None = None
@@ -48,7 +50,7 @@ orbax_errors = _OrbaxErrors()
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What Orbax knows of a checkpoint before its arrays are read.
+    """The metadata of a checkpoint, before its arrays are read.
 
     Attributes:
         leaves: shapes, padding included, and dtypes by name.
@@ -73,7 +75,7 @@ class Stored:
 
     def load(self, is_wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
         """Reads the arrays with these names, whole and without padding."""
-        # As NumPy: Orbax would place what came from devices on devices again.
+        # As NumPy, because Orbax would place arrays from devices on devices again.
         wanted = {
             name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
             for name, leaf in self.leaves.items()
@@ -91,7 +93,7 @@ class Stored:
     def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Reads the arrays onto the devices of their shardings."""
         context = orbax().Context()
-        # Takes the padding of version 0.2 off.
+        # Removes the padding of version 0.2.
         context.array.loading.enable_padding_and_truncation = True
         wanted = {
             name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding)
@@ -101,8 +103,8 @@ class Stored:
             return orbax().load(self.path, wanted)
 
     def check_fit(self, like: TrainState) -> None:
-        """Raises ConfigError if names, shapes or dtypes differ from `like`, which the step was
-        compiled for.
+        """Raises ConfigError if names, shapes or dtypes differ from `like`, for which the step was
+        compiled.
         """
         expected = flatten(like)
         wrong = sorted(self.shapes.keys() ^ expected.keys())

@@ -1,4 +1,4 @@
-"""Applies a trained model to new images: the same for `predict`, for exported programs and for the
+"""Applies a trained model to new images, in the same way for `predict`, exported programs and the
 pictures of a run.
 """
 
@@ -18,7 +18,7 @@ Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Arra
 
 
 def create_preprocess(config: TrainConfig, description: Description) -> Preprocess:
-    """Returns what normalizes images for a run's model."""
+    """Returns the preprocessing of images for a run's model."""
     return Preprocess(
         description.mean,
         description.std,
@@ -28,10 +28,10 @@ def create_preprocess(config: TrainConfig, description: Description) -> Preproce
 
 
 def create_apply(preprocess: Preprocess) -> Apply:
-    """Returns a pure function of a state and stored pixels, which gives what the model returns in
+    """Returns a pure function of a state and stored pixels that returns the model's outputs in
     evaluation.
 
-    Logits for classification and segmentation; pixels in [0, 1] for regression.
+    The outputs are logits for classification and segmentation, and pixels in [0, 1] for regression.
     """
 
     def apply(state: TrainState, images: Array) -> Array:

@@ -1,5 +1,5 @@
-"""Gives images to a network in batches of one shape, spread over the devices, and returns answers
-in the order of the images.
+"""Passes images to a network in batches of one shape over all devices, and returns predictions in
+the order of the images.
 """
 
 import collections
@@ -11,20 +11,21 @@ import numpy as np
 from jaxtyping import Shaped
 
 Pixels = Shaped[np.ndarray, "_height _width _channels"]
-# Batches of images that are read ahead, so that images of one shape come together.
+# Number of batches that are read ahead, so that images of the same shape are batched together.
 _WINDOW = 4
-# Images for a device: XLA:CPU computes one alone by other operations, which round otherwise.
+# Minimum number of images for a device, because XLA:CPU computes a single image with other
+# operations, which round differently.
 _FEWEST = 2
 
 
 class Batches:
-    """Batches for one network, and which programs it has.
+    """Batches for one network, and its compiled programs.
 
     Args:
         network: maps images (batch, height, width, channels), and the number of devices that share
-            them, to answers.
+            them, to predictions.
         devices: how many there are.
-        limit: returns how many images of a shape a device takes at a time, a power of two.
+        limit: returns how many images of a shape a device computes at a time, a power of two.
     """
 
     def __init__(
@@ -39,9 +40,9 @@ class Batches:
         self._programs: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def in_order(self, images: Iterable[Pixels]) -> Iterator[np.ndarray]:
-        """Yields the answer to each image, in the order in which they come.
+        """Yields the prediction for each image, in order.
 
-        While the answers to some images are used, the devices compute the next ones.
+        While the caller uses predictions, the devices compute the next predictions.
         """
         under_way: list[tuple[Any, int]] = []
         for ahead in itertools.chain(map(self._start, self._together(images)), [[]]):
@@ -50,7 +51,7 @@ class Batches:
             under_way = ahead
 
     def _together(self, images: Iterable[Pixels]) -> Iterator[list[Pixels]]:
-        """Yields the images that are grouped by shape together."""
+        """Yields the images that are read together and grouped by shape."""
         some, held = list[Pixels](), 0.0
         for image in images:
             some.append(image)
@@ -61,7 +62,7 @@ class Batches:
         yield some
 
     def _start(self, images: Sequence[Pixels]) -> list[tuple[Any, int]]:
-        """Returns for each image the answers to its batch, and its position there."""
+        """Returns, for each image, the predictions of its batch and its position in the batch."""
         groups: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
         for index, image in enumerate(images):
             groups[image.shape].append(index)
@@ -75,10 +76,10 @@ class Batches:
         return [answers[index] for index in range(len(images))]
 
     def _compute(self, images: Sequence[Pixels]) -> Any:
-        """Returns the answers to images of one shape, and behind them answers to padding.
+        """Returns the predictions for images of one shape, followed by predictions for padding.
 
-        A batch of another size would be another program, so it is padded to the size of the one
-        before if that is large enough.
+        A batch of another size would require another program, so it is padded to the size of the
+        previous batch if that is large enough.
         """
         count, shape = len(images), images[0].shape
         each, shards = self._programs.get(shape, (0, 0))

@@ -1,5 +1,5 @@
-"""Finds the image files that a person names, reads them as a model takes them, and says what is
-unlike the images of training: images that belong to no dataset.
+"""Finds the image files that the user names, reads them for a model, and reports differences from
+the training images. These images do not belong to a dataset.
 """
 
 import collections
@@ -22,9 +22,10 @@ from jaxdp.text.console import say, warn
 from jaxdp.text.messages import valid_text
 from jaxdp.text.parsing import resolved
 
-_KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
-_FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
-_DARK = 4  # times as dark as a dataset, with as much less contrast
+_KEPT_BYTES = 2**28  # bytes of pixels that need not be decoded a second time
+# Standard deviations from the mean of a dataset at which pixels are probably on another scale.
+_FAR = 20
+_DARK = 4  # factor by which an image is darker than a dataset, with correspondingly less contrast
 # How pixels differ from a dataset, and the remedy.
 _OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
 _DARKER = (
@@ -39,10 +40,9 @@ class ImageFile:
     """An image in a file, and the name under which its results are written.
 
     Attributes:
-        picture: where it is, as a person would write it.
-        name: of what is written about it: without suffix, and relative to the folder that it was
-            found in.
-        whole: of what is written about all images of its file: the name without a page.
+        picture: its location, as a person would write it.
+        name: name of its results, without suffix, and relative to the folder in which it was found.
+        whole: name of the results of all images of its file, which is the name without a page.
     """
 
     picture: Picture
@@ -58,12 +58,12 @@ def find(
     leave_out: pathlib.Path | None = None,
     tiff: str | None = None,
 ) -> list[ImageFile]:
-    """Returns each image once: those in the files named, and in the folders named and below them,
-    sorted.
+    """Returns each image once, sorted: the images in the named files, and in and below the named
+    folders.
 
     Args:
-        leave_out: folder that is passed over where it lies in one of those.
-        tiff: `--tiff` of the run; a TIFF file may hold several images.
+        leave_out: folder that is skipped if it is in one of these folders.
+        tiff: `--tiff` of the run, because a TIFF file may hold several images.
 
     Raises:
         ConfigError: for a path that does not exist, or a folder without images.
@@ -84,7 +84,7 @@ def find(
         if not files:
             raise ConfigError("", path, f"{path}: {problem}")
         for file, name in files:
-            # A store of files may keep equal ones once: links to it are files of their own.
+            # A file store may keep equal files once, so links to it count as separate files.
             place = resolved(file.parent) / file.name
             found.setdefault(place, (file, name.with_suffix("")))
     headers = read_headers((file for file, _ in found.values() if is_tiff(file)), tiff)
@@ -96,11 +96,11 @@ def find(
 
 
 def check_names(files: Iterable[ImageFile], *, whole: bool = False) -> None:
-    """Raises ConfigError if two files have the same name, so that one's results would replace the
-    other's.
+    """Raises ConfigError if two files have the same name, so that the results of one would replace
+    the results of the other.
 
     Args:
-        whole: whether some results are of whole files.
+        whole: whether some results are for whole files.
     """
     taken: dict[pathlib.PurePath, ImageFile] = {}
     for file in files:
@@ -121,11 +121,11 @@ class SurveyedImage:
     Attributes:
         file: an `ImageFile`, or the name of an array.
         size: height and width.
-        changes: what became of the image as it was read, e.g. `image_file.GREYED`.
-        span: the least and the largest pixel, but for 0.1% on both sides where pixels have more
-            than 8 bits.
+        changes: the conversions of the image when it was read, e.g. `image_file.GREYED`.
+        span: the smallest and the largest pixel. If pixels have more than 8 bits, 0.1% on both
+            sides is excluded.
         mean, std: of all pixels.
-        pixels: of the first images as far as they take little memory together.
+        pixels: pixels of the first images, as long as they take little memory together.
     """
 
     file: Any
@@ -158,10 +158,10 @@ class SurveyedImage:
 def survey(
     files: Sequence[ImageFile], read: Callable[[Picture], tuple[np.ndarray, tuple[str, ...]]]
 ) -> tuple[list[SurveyedImage], list[BadExample]]:
-    """Reads every file once, so that a broken one is known before anything is computed or written.
+    """Reads every file once, so that broken files are known before anything is computed or written.
 
     Args:
-        read: returns the pixels of an image, and what reading changed.
+        read: returns the pixels of an image, and its conversions.
 
     Returns:
         The images, and the errors of the files that cannot be used.
@@ -179,7 +179,7 @@ def survey(
             keep = free >= 0
         return SurveyedImage.of(file, pixels, changes, keep=keep)
 
-    # Decoding leaves the interpreter's lock.
+    # Decoding releases the GIL.
     with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
         results = list(pool.map(look, files))
     return (
@@ -189,8 +189,8 @@ def survey(
 
 
 def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
-    """Says, once of each kind, what happens to the images before the model sees them, or should
-    have happened, and whether tiles stand for them.
+    """Prints, once of each kind, notes on the conversions of the images before prediction, on
+    missing conversions, and on tiles.
     """
     height, width, _ = predictor.description.image_shape
     changed: dict[str, list[SurveyedImage]] = collections.defaultdict(list)
@@ -232,7 +232,7 @@ def _difference(image: SurveyedImage, predictor: Predictor) -> tuple[str, str] |
     if image.span[0] < lowest or image.span[1] > highest:
         return _OUTSIDE
     if predictor.config.normalize != "channel":
-        return None  # brightness does not matter, or the statistics are of other images
+        return None  # brightness does not matter, or the statistics describe other images
     mean, std = means.mean(), stds.mean()
     if image.mean < mean / _DARK and image.std < std / _DARK:
         return _DARKER

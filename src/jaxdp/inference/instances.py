@@ -20,9 +20,9 @@ from jaxdp.inference.predictor import Predictor
 from jaxdp.step.metrics import Sums
 from jaxdp.tasks import instances
 
-SMOOTHING = 1.5  # standard deviation in pixels: noise makes no seeds
-# Pixels by which the middle of an object is farther from what is not cell than where it meets
-# another.
+SMOOTHING = 1.5  # standard deviation in pixels, so that noise makes no seeds
+# Pixels by which the depth in the middle of an object exceeds the depth where it meets another
+# object.
 RISE = 0.75
 SMALLEST = 16  # pixels of an object
 _HIGHEST = 2**16 - 1
@@ -39,10 +39,10 @@ def label_instances(
 ) -> Integer[np.ndarray, "height width"]:
     """Returns the number of the object at each pixel, uint16, with 0 for background.
 
-    Seeds are where the class cell is deepest: the maxima of the distance to the nearest pixel that
-    is more likely no cell, as far as they rise 0.75 pixels above the way to a higher one. A
-    watershed of that distance and the probability of cell grows them over all pixels that are more
-    likely cell or border than background. Objects of fewer than 16 pixels are left out.
+    Seeds are the maxima of the distance to the nearest pixel that is probably not cell. A maximum
+    counts if it rises at least 0.75 pixels above the path to a higher maximum. A watershed of the
+    distance and the cell probability grows the seeds over all pixels that are more likely cell or
+    border than background. Objects of fewer than 16 pixels are left out.
 
     Args:
         probabilities: of background, cell and border.
@@ -59,7 +59,8 @@ def label_instances(
     cell = probability > 0.5
     depth = smooth(scipy.ndimage.distance_transform_edt(cell))
     seeds = measure.label((morphology.h_maxima(depth, RISE) > 0) & cell)
-    # Where objects meet, cell is least probable; a probability counts as 3 pixels of depth.
+    # Where objects meet, the cell probability is lowest. A probability of 1 counts as 3 pixels of
+    # depth.
     height = -depth - 3 * probability
     grown = segmentation.watershed(height, seeds, mask=probabilities[..., BACKGROUND] < 0.5)
     large = np.bincount(grown.ravel()) >= SMALLEST
@@ -82,13 +83,13 @@ def columns(channels: int) -> list[str]:
 
 
 def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) -> list[list[Any]]:
-    """Returns cells for each object, as `columns` names them, or cells of the image if there is no
-    object. Cells at the end are left out where a file has no pixel size.
+    """Returns table cells for each object, as `columns` names them, or cells of the image if there
+    is no object. The last cells are left out if a file has no pixel size.
 
     Args:
         instances: (H, W), as `label_instances` returns it.
         image: (H, W, C), as stored.
-        plane: what a TIFF file says of the image.
+        plane: facts of the image in a TIFF file.
     """
     from skimage import measure, segmentation  # pyright: ignore
 
@@ -106,19 +107,19 @@ def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) 
 def class_numbers(
     probabilities: Float[np.ndarray, "height width classes"], description: Description
 ) -> Integer[np.ndarray, "height width"]:
-    """Returns the most likely class at each pixel or, for a run with instances, their numbers."""
+    """Returns the most likely class at each pixel or, for a run with instances, instance labels."""
     if description.instances:
         return label_instances(probabilities)
     return probabilities.argmax(-1).astype(np.uint8)
 
 
 def count(predictor: Predictor, source: Split) -> Iterator[Sums]:
-    """Yields for each example of a split how many of its objects were found.
+    """Yields the counts of found objects for each example of a split.
 
     An example that was left out yields no sums.
 
     Args:
-        predictor: of a model for instance segmentation: what is scored is what it predicts for
+        predictor: of a model for instance segmentation. The scored labels equal its predictions for
             files.
         source: a split with every example already read.
     """

@@ -1,4 +1,4 @@
-"""Answers to images as a program has them: arrays, Pillow's images, files, folders."""
+"""Predicts images in the forms that a program has: arrays, Pillow images, files and folders."""
 
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,9 @@ from jaxdp.inference.predictor import Predictor
 
 
 def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -> Any:
-    """Returns the answers to images; `Result.predict` describes arguments, answers and errors."""
+    """Returns the predictions for images. `Result.predict` describes arguments, results and
+    errors.
+    """
     description = predictor.description
     is_one = _is_one(images, description.image_shape[-1])
     is_path = isinstance(images, str | pathlib.Path)
@@ -46,7 +48,7 @@ def _is_one(images: Any, channels: int) -> bool:
 
 
 def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
-    """Yields the pixels (height, width, channels) of images that a program gives.
+    """Yields the pixels (height, width, channels) of images that a program passes.
 
     Args:
         images: files, folders, Pillow's images, arrays (height, width, channels) or (height,

@@ -28,27 +28,29 @@ from jaxdp.tasks import Task
 
 TILE = 512  # pixels
 _LEAST_TILE = 64
-_OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
-_MOST = 64  # images that a device is given at a time, of a classifier always
-_PIXELS = 4 * TILE**2  # about as many of other images
-# Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
-# own are not its neighbours'.
+_OVERLAP = 64  # pixels, if no overlap makes the tiles agree with the whole image
+_MOST = 64  # images that a device computes at a time, always for a classifier
+_PIXELS = 4 * TILE**2  # about this many for other images
+# If each image is normalized by its own mean and standard deviation, this precedes tiling, because
+# these values differ between tiles.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
 
 
 class Predictor:
     """A trained model for images of any size, on all devices of this process.
 
-    A classifier's images are resized to the size that it was trained at. So are the others' where
-    `--image-size` resized the dataset, and their answers back; otherwise scale means something, and
-    images stay as they are, in tiles where they are large. Tiles overlap. Where the network sees
-    only so far, they also grow if they must, so that they give the answer of the whole image.
+    Images for a classifier are resized to its training size. Images for other models are also
+    resized if `--image-size` resized the dataset, and the predictions are resized back. Otherwise
+    scale is meaningful, so images keep their size, and large images are cut into tiles. Tiles
+    overlap. If the receptive field is limited, tiles also grow if required, so that they give the
+    prediction of the whole image.
 
     Args:
         state: of the trained model.
-        task: says how outputs become probabilities.
+        task: determines how outputs become probabilities.
         tile: side of the tiles of large images, in pixels.
-        devices: how many to use; None for all. The answers do not depend on it, but for rounding.
+        devices: how many to use; None for all. Predictions do not depend on it, except for
+            rounding.
 
     Attributes:
         config: settings of the run.
@@ -91,36 +93,36 @@ class Predictor:
         self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP)
 
     def replace_state(self, state: TrainState) -> None:
-        """Takes another state of the same model."""
+        """Replaces the state by another state of the same model."""
         self._network.replace_state(state)
 
     def read(self, picture: Data) -> tuple[Pixels, tuple[str, ...]]:
-        """Returns an image of a file as training read images, and what that changed."""
+        """Returns an image of a file, read as in training, and its conversions."""
         planes = planes_of(picture) if isinstance(picture, Picture) else ()
         if self.config.channels is None and any(plane.unclear for plane in planes):
             raise BadExample(picture, "its last plane is tagged as opacity; save it without")
         channels, dtype = self.description.image_shape[-1], self.description.dtype
-        # Where pixels have answers, images are resized from their full size.
+        # If pixels have predictions, images are resized from their full size.
         resize = Resize.of(self.config, "classification") if self._classifies else None
         return read_image(picture, picture, channels, dtype, resize)
 
     def __call__(
         self, images: Iterable[np.ndarray]
     ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
-        """Yields each image and the answer to it, in order.
+        """Yields each image and its prediction, in order.
 
-        Images are read ahead, and images of one size are computed together.
+        Images are read ahead, and images of the same size are computed together.
 
-        For classification the probabilities of the classes (classes,); for segmentation the
-        probabilities at each pixel (height, width, classes); for regression pixels (height, width,
-        channels), about from 0 to 1.
+        Predictions are the probabilities of the classes (classes,) for classification, the
+        probabilities at each pixel (height, width, classes) for segmentation, and pixels (height,
+        width, channels), about from 0 to 1, for regression.
 
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of
                 the run's dataset.
 
         Raises:
-            ConfigError: for an array that is no such image.
+            ConfigError: for an array that is not such an image.
         """
         pending: collections.deque[Any] = collections.deque()
 
@@ -155,7 +157,7 @@ class Predictor:
         return image
 
     def _prepared(self, image: Pixels) -> np.ndarray:
-        """Returns an image as the network takes it, or as it is cut into tiles."""
+        """Returns an image as input of the network, or for cutting into tiles."""
         if self._classifies:
             return self._fit.apply(image)
         pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
@@ -166,17 +168,17 @@ class Predictor:
 
     @functools.cached_property
     def _fit(self) -> Resize:
-        """How a classifier's images are made the size at which the model was trained."""
+        """How images for a classifier are resized to its training size."""
         fit = Resize.of(self.config, "classification")
         return fit if fit is not None and fit.size == self._trained else Resize(self._trained)
 
     def _compute(self, images: np.ndarray, shards: int) -> Any:
-        """Gives a batch to the devices."""
+        """Dispatches a batch to the devices."""
         outputs = self._network(images, shards)
         return outputs if self.description.answer == "regression" else self._probabilities(outputs)
 
     def _limit(self, shape: tuple[int, ...]) -> int:
-        """Returns how many images of this shape a device is given at a time."""
+        """Returns how many images of this shape a device computes at a time."""
         if self._classifies:
             return _MOST
         fitting = max(_PIXELS // (shape[0] * shape[1]), 1)
@@ -188,11 +190,11 @@ class Predictor:
         return jax.eval_shape(self._network, images).shape[1]
 
     def needs_tiles(self, size: tuple[int, ...]) -> bool:
-        """Whether an image of this size is predicted in several tiles."""
+        """Returns whether an image of this size is predicted in several tiles."""
         return not self.resized and max(size) > self._plain.tile
 
     def _tiles(self, shape: tuple[int, ...]) -> Tiles:
-        """Returns what cuts an image."""
+        """Returns the tiling of an image."""
         is_large = max(shape[:2]) > self._plain.tile
         return self._seamless if is_large and self.reach is not None else self._plain
 
@@ -202,7 +204,9 @@ class Predictor:
 
     @functools.cached_property
     def reach(self) -> int | None:
-        """How many pixels the network sees far; None if no tile can stand for the whole image."""
+        """The receptive field in pixels on each side; None if no tile can replace the whole
+        image.
+        """
         mean, std = self.description.stored_moments()
         if self._normalize_first:
             mean, std = np.zeros_like(mean), np.ones_like(std)

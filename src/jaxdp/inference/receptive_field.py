@@ -1,8 +1,7 @@
-"""Finds how far a network sees, by changing pixels and looking which answers change.
+"""Measures the receptive field of a network, by changing pixels and comparing the outputs.
 
-Source: what depends on a pixel is its receptive field (Luo et al. 2016, Understanding the Effective
-Receptive Field in Deep Convolutional Neural Networks); here it is measured, so that it holds for
-any network.
+Source: Luo et al. 2016, Understanding the Effective Receptive Field in Deep Convolutional Neural
+Networks. Here, the receptive field is measured, so the method applies to any network.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-# Sides of the probes, in pixels: the network must see less far than half a side.
+# Sides of the probes, in pixels. The receptive field must reach less than half a side.
 _SIDES = (512, 1024, 2048)
-_TRIES = 2  # probes of noise: in one alone a maximum or a ReLU may hide what a pixel changes
-# The fraction of the answers' spread by which two runs of one program may differ on a GPU.
+# Number of noise probes: a maximum or a ReLU may hide the effect of a pixel in one probe.
+_TRIES = 2
+# The fraction of the spread of the outputs by which two runs of a program may differ on a GPU.
 _ROUNDING = 1e-6
-# The fraction of the answers' spread by which a part alone may differ from the whole: bfloat16
-# rounds that much.
+# The fraction of the spread of the outputs by which a part alone may differ from the whole, because
+# of rounding in bfloat16.
 _TOLERANCE = 0.01
 
 Network = Callable[[np.ndarray], Any]
@@ -30,22 +30,21 @@ def measure(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> int | None:
-    """Returns how many pixels beyond a straight border the farthest answer lies that depends on
-    pixels before it, or the reverse.
+    """Returns the distance in pixels from a straight border to the farthest output that depends on
+    pixels on the other side.
 
-    Height and width are taken to behave alike. The border is where poolings by two, up to five of
-    them, begin a new pixel.
+    The function assumes that height and width behave in the same way. The border is at a position
+    where up to five poolings by two begin a new pixel.
 
     Args:
         network: maps images (batch, h, w, channels) to outputs (batch, h', w', outputs).
-        fit: returns the side of the input that gives at least so large an answer, and the side of
-            that answer.
-        mean, std: of the channels of the noise that the network is shown, as of its training
-            images.
+        fit: returns the side of the input that gives at least an output of this side, and the side
+            of this output.
+        mean, std: of the channels of the noise, as of the training images.
 
     Returns:
-        None if no tile can stand for the whole: if answers depend on all pixels, on the size of the
-            image, or on pixels farther away than 1024.
+        None if no tile can replace the whole image. This is so if outputs depend on all pixels, on
+            the size of the image, or on pixels farther away than 1024.
     """
     random = np.random.default_rng(0)
     height, _ = fit(32)
@@ -76,8 +75,8 @@ def _is_whole(
     answers: Float[np.ndarray, "batch h w outputs"],
     reach: int,
 ) -> bool:
-    """Returns whether the left half of the images alone gives the same answers, but for those near
-    its end.
+    """Returns whether the left half of the images alone gives the same outputs, except near its
+    end.
     """
     input_side, side = fit(answers.shape[2] // 2)
     dropped = (input_side - side) // 2

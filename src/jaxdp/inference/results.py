@@ -1,4 +1,4 @@
-"""Writes what a model says about the images that the command names, and collects it for tables."""
+"""Writes the predictions for the images that the command names, and collects them for tables."""
 
 import pathlib
 from typing import Any
@@ -22,17 +22,17 @@ _NOT_GIVEN = "(not given)"
 
 
 class Results:
-    """The results of all images; masks and images are written as they come, tables at the end.
+    """The results of all images. Masks and images are written at once, and tables at the end.
 
     Args:
         csv: file for a line for each image or object.
         output_dir: folder for masks and images.
         top_k: how many classes to name for each image.
-        mask_values: of the run, which predicted masks have as well.
+        mask_values: value of the run, which also applies to predicted masks.
 
     Raises:
-        ConfigError: if what the model gives has no place, or what was asked for is not what it
-            gives.
+        ConfigError: if the predictions have no destination, or if the model does not give the
+            requested results.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Results:
         self._stack: dict[pathlib.Path, list[np.ndarray]] = {}  # labels of one file
 
     def create_folders(self) -> None:
-        """Makes sure that there are folders for the results, and that files can be written there.
+        """Makes sure that the folders for the results exist and can be written.
 
         Raises:
-            ConfigError: if not.
+            ConfigError: if they cannot be written.
         """
         if self._folder:
             check_folder("output_dir", self._folder)
@@ -94,11 +94,11 @@ class Results:
             check_folder("csv", self._csv.parent)
 
     def add(self, file: ImageFile, image: np.ndarray, answer: np.ndarray) -> Row:
-        """Takes what the model says of an image, and returns what there is to say of the image.
+        """Writes the prediction for an image, and returns facts about the image.
 
         Args:
             image: as stored (H, W, C).
-            answer: probabilities of the classes, or an answer for each pixel.
+            answer: probabilities of the classes, or a prediction for each pixel.
         """
         if self._description.answer == "classification":
             row = self._classes(file, answer)
@@ -112,7 +112,9 @@ class Results:
         return self._rows[-1]
 
     def add_line(self, *cells: object) -> None:
-        """Adds a line to the CSV file: the name of an image, and other cells, empty at the end."""
+        """Adds a line to the CSV file, with the name of an image, other cells, and empty cells at
+        the end.
+        """
         self._cells.append([*cells, *[""] * (len(self._cells[0]) - len(cells))])
 
     def _classes(self, file: ImageFile, probabilities: np.ndarray) -> Row:
@@ -177,7 +179,7 @@ class Results:
         return row
 
     def finish(self, *, table: bool) -> None:
-        """Writes the last stack and the CSV file, and prints a table if it is wanted."""
+        """Writes the last stack and the CSV file, and prints a table if requested."""
         while self._stack:
             predictions.write_stack(*self._stack.popitem())
         if self._csv:

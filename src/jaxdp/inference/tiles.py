@@ -1,9 +1,9 @@
-"""Has a model answer for every pixel of an image of any size, in overlapping tiles that are
-mirrored beyond the border.
+"""Predicts every pixel of an image of any size, in overlapping tiles that are mirrored outside the
+border.
 
-Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). There each answer is
-smaller than its tile, and answers lie side by side; where an answer is as large as its tile, ours
-overlap and fade into each other instead.
+Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). In the paper, each
+output is smaller than its tile, and outputs are side by side. If an output is as large as its tile,
+outputs here overlap and are blended.
 """
 
 import dataclasses
@@ -13,24 +13,25 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Shaped
 
-# Tiles begin at multiples of this, so that up to five poolings by two cut a tile as they would the
-# whole image. Sides are also padded to multiples of it, so that images of many sizes need few
-# programs.
+# Tiles begin at multiples of this number, so that up to five poolings by two divide a tile in the
+# same way as the whole image. Sides are also padded to multiples of it, so that images of many
+# sizes require few programs.
 ALIGNMENT = 32
-# Pixels beyond the wanted side at which the search for one that the network takes gives up.
+# Pixels beyond the requested side at which the search for a side that suits the network stops.
 _FARTHEST = 2048
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """How height or width of an image is covered, in pixels.
+    """The cover of the height or width of an image by tiles, in pixels.
 
     Attributes:
         size: of the image.
-        input_size: of each tile, as the network takes it.
-        output_size: of the answer to it, which belongs to the middle of the tile.
-        starts: where in the image each answer begins.
-        margin: how far from the end of a tile, where the image goes on, an answer counts nothing.
+        input_size: of each tile, as input of the network.
+        output_size: of its output, which belongs to the middle of the tile.
+        starts: the position in the image at which each output begins.
+        margin: distance from the end of a tile, inside the image, within which an output has no
+            weight.
     """
 
     size: int
@@ -41,7 +42,7 @@ class Side:
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Returns how many pixels the tiles need before and after the image."""
+        """Returns how many pixels the tiles require before and after the image."""
         before = (self.input_size - self.output_size) // 2
         return before, self.starts[-1] + self.input_size - before - self.size
 
@@ -50,11 +51,11 @@ class Side:
         return self.starts[-1] + self.output_size
 
     def weights(self) -> Float[np.ndarray, "tiles output_size"]:
-        """Returns by how much each pixel of each answer counts: at each pixel of the image the
-        weights sum to 1.
+        """Returns the weight of each pixel of each output. At each pixel of the image, the weights
+        sum to 1.
 
-        They rise as a squared sine over what tiles share except the margins, because an answer is
-        worst where its tile ends.
+        The weights rise as a squared sine over the overlap of the tiles without the margins,
+        because an output is worst at the end of its tile.
         """
         overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
         from_edge = np.arange(self.output_size) - self.margin
@@ -72,19 +73,18 @@ class Tiles:
     """Cuts images for one network.
 
     Args:
-        output_side: side of the network's answer to a square image of that side; may raise
-            ValueError or TypeError where the image does not suit it. Height and width are taken to
-            behave alike, independently of each other.
-        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT. It is
-            rounded up to a multiple of ALIGNMENT, and to four times the margin that `reach` asks
-            for, which leaves half of a tile.
-        overlap: least number of pixels that neighbours share, at most half a tile; what the network
-            drops at its border counts.
-        reach: how far the network sees, as `reach.measure` returns it. Answers nearer than that to
-            the end of their tile count nothing, so that tiles give the answers of the whole image.
-            0 lets all answers count.
-        exact: height and width that the network was trained at, which are not padded to multiples
-            of ALIGNMENT.
+        output_side: returns the side of the network's output for a square image of this side. It
+            may raise ValueError or TypeError if the image does not suit the network. Height and
+            width must behave in the same way, independently of each other.
+        tile: side of the outputs for large images, in pixels, at least twice ALIGNMENT. It is
+            rounded up to a multiple of ALIGNMENT, and to four times the margin that `reach`
+            requires, which leaves half of a tile.
+        overlap: minimum number of pixels that neighbouring tiles share, at most half a tile. Pixels
+            that the network drops at its border count.
+        reach: the receptive field on each side, as `receptive_field.measure` returns it. Outputs
+            nearer to the end of their tile have no weight, so that tiles give the prediction of the
+            whole image. With 0, all outputs count.
+        exact: height and width in training, which are not padded to multiples of ALIGNMENT.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Tiles:
             self.tile = max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile))))
 
     def _margin(self, input_size: int, output_size: int) -> int:
-        """Returns how far from its end an answer counts nothing.
+        """Returns the distance from its end within which an output has no weight.
 
-        Answers that the network drops there need not be dropped again.
+        Outputs that the network drops at its border need not be dropped again.
         """
         return max(self._reach - (input_size - output_size) // 2, 0)
 
     def side(self, size: int, *, exact: bool = False) -> Side:
-        """Returns how to cover a height or width; images up to the size of a tile are one tile."""
+        """Returns the cover of a height or width. An image up to the size of a tile is one tile."""
         input_size, output_size = self.fit(min(size if exact else _round_up(size), self.tile))
         margin = self._margin(input_size, output_size)
         steps = max(-(-(size - output_size) // ALIGNMENT), 0)  # from the first start to the last
@@ -133,7 +133,7 @@ class Tiles:
         """Yields the tiles of an image, row by row.
 
         Raises:
-            ValueError: what `output_side` raises, if no size suits the network.
+            ValueError: the error of `output_side`, if no size suits the network.
         """
         rows, columns = self.sides(image.shape)
         padded = np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
@@ -143,12 +143,12 @@ class Tiles:
     def blend(
         self, shape: tuple[int, ...], answers: Iterator[Float[np.ndarray, "h w outputs"]]
     ) -> Float[np.ndarray, "height width outputs"]:
-        """Returns the answer for each pixel, averaged where tiles overlap.
+        """Returns the prediction for each pixel, averaged where tiles overlap.
 
         Args:
             shape: of the image.
-            answers: to its tiles; let these be probabilities, not logits, which know no bounds and
-                would not average well.
+            answers: outputs for its tiles. Use probabilities, because logits are unbounded and do
+                not average well.
         """
         rows, columns = self.sides(shape)
         blended = None
@@ -164,11 +164,11 @@ class Tiles:
         return blended[: rows.size, : columns.size]
 
     def fit(self, wanted: int) -> tuple[int, int]:
-        """Returns the smallest input side with an answer of at least the wanted side, and the side
-        of that answer.
+        """Returns the smallest input side with an output of at least the requested side, and the
+        side of this output.
 
-        The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and
-        just at a jump nothing is dropped.
+        The smallest side is also the best. If poolings drop odd pixels, outputs grow in jumps, and
+        just at a jump no pixel is dropped.
         """
         if wanted not in self._fits:
             low, high = wanted - 1, wanted
@@ -181,7 +181,7 @@ class Tiles:
         return self._fits[wanted]
 
     def _answer(self, side: int, *, must: bool = False) -> int:
-        """Returns the side of the answer, and 0 for one that does not suit the network."""
+        """Returns the side of the output, or 0 for an input that does not suit the network."""
         try:
             return self._output_side(side)
         except (ValueError, TypeError):

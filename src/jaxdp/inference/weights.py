@@ -1,4 +1,6 @@
-"""Reads weights from files of others, and encodes weights or a whole evaluation for others."""
+"""Reads weights from untrusted files, and encodes weights or a whole evaluation for other
+programs.
+"""
 
 import dataclasses
 import json
@@ -21,8 +23,8 @@ from jaxdp.errors import ConfigError
 from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.step.state import TrainState, model_arrays
 
-PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
-# Programs with one batch size that JAX up to the second version had written ran on the first one.
+PLATFORMS = ("cpu", "cuda", "tpu")  # platforms on which an exported program can run
+# Programs with one batch size that JAX up to the second version wrote ran on the first version.
 _OLDEST_JAX, _TRIED_JAX = "0.10.2", (0, 12)
 
 
@@ -68,12 +70,12 @@ def _read_torch(path: pathlib.Path) -> Weights:
         remedy = "needs PyTorch: pip install torch, or save it as .safetensors"
         raise ConfigError("weights", path, remedy) from None
     content = torch.load(path, map_location="cpu", weights_only=True)
-    for key in ("state_dict", "model"):  # as training scripts often wrap it
+    for key in ("state_dict", "model"):  # which training scripts often add
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not all(map(torch.is_tensor, content.values())):
         raise ConfigError("weights", path, "holds no state dict: save model.state_dict()")
-    halves = {torch.bfloat16: torch.float32}  # which NumPy does not have
+    halves = {torch.bfloat16: torch.float32}  # which NumPy lacks
     return {
         name: tensor.detach().to(halves.get(tensor.dtype, tensor.dtype)).numpy()
         for name, tensor in content.items()
@@ -91,14 +93,14 @@ _UNREADABLE = (
     ValueError,
     EOFError,
     RuntimeError,
-    *(AttributeError, KeyError, TypeError),  # for a dtype that NumPy does not have
+    *(AttributeError, KeyError, TypeError),  # for a dtype that NumPy lacks
     pickle.UnpicklingError,
     safetensors.SafetensorError,
 )
 
 
 def about(config: TrainConfig, description: Description) -> dict[str, Any]:
-    """Returns what a program that serves a model must know of the model."""
+    """Returns the facts of a model that a program requires to serve it."""
     facts = {
         "model": config.model,
         "model_kwargs": config.model_kwargs,
@@ -110,19 +112,19 @@ def about(config: TrainConfig, description: Description) -> dict[str, Any]:
 
 
 def to_safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
-    """Returns a file of weights, averaged ones where the run has them."""
+    """Returns a file of weights, which are averaged if the run has an EMA."""
     named = model_arrays(state).items()
-    # safetensors 0.8.0 writes bytes as they lie in memory, also those of a transposed array.
+    # safetensors 0.8.0 writes bytes in memory order, even for a transposed array.
     arrays = {name.replace("/", "."): np.asarray(leaf, order="C") for name, leaf in named}
     facts = json.dumps(about(config, description))
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": facts})
 
 
 def program_facts(description: Description, batch: int | None) -> dict[str, Any]:
-    """Returns what is known of a program that `to_stablehlo` writes: the JAX that wrote it, the
-    oldest one that is known to run it, its batch size (None for any), and what it returns.
+    """Returns facts of a program that `to_stablehlo` writes: the JAX that wrote it, the oldest JAX
+    known to run it, its batch size (None for any), and its outputs.
     """
-    # Older ones do not know the checks of a batch of any size that JAX 0.12 writes.
+    # Older versions do not support the checks for a batch of any size that JAX 0.12 writes.
     is_tried = batch is not None and jax.__version_info__[:2] <= _TRIED_JAX
     return {
         "jax": jax.__version__,

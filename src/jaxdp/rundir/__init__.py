@@ -1,1 +1,1 @@
-"""The folder of a run: what is in it, how its files are read and written, and who may write."""
+"""Reads and writes the files of a run folder, and locks the folder."""

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, who may write in it, and what has changed since it began."""
+"""Defines the content of a run folder, its lock, and the changes since the run began."""
 
 import contextlib
 import dataclasses
@@ -45,13 +45,13 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def read(self, name: str) -> Any:
-        """Returns what a JSON file holds, or the rows of a file of them.
+        """Returns the content of a JSON file, or the rows of a file of rows.
 
         Rows that cannot be read are left out with a warning; a last row that a kill cut short is
         left out.
 
         Returns:
-            None for a file that is not there, or cannot be read, which is a warning.
+            None for a missing file, or with a warning for an unreadable file.
 
         Raises:
             DamagedFile: if dataset.json, or a file of rows, cannot be read.
@@ -77,19 +77,19 @@ class RunDirectory:
         replace_file(self.file(name), json.dumps(content, indent=2) + "\n")
 
     def record(self, event: str, step: int, **facts: Any) -> None:
-        """Adds a line to history.jsonl: what became of the run at a step, and when.
+        """Adds a line to history.jsonl, with an event of the run, its step and its time.
 
         Args:
             event: started, resumed, stopped, diverged or done; also worker joined or
                 worker lost.
-            **facts: what else there is to say, as plain values: e.g. of a resumed run which
-                settings `changed`, each with its old and its new value.
+            **facts: further facts, as plain values. For example, for a resumed run, the settings
+                that `changed`, each with its old and its new value.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         append_row(self.file("history.jsonl"), {"time": now, "event": event, "step": step} | facts)
 
     def is_done(self) -> bool:
-        """Whether the run came to its end."""
+        """Returns whether the run is complete."""
         summary = self.read("summary.json")
         return summary is not None and summary["status"] == "done"
 
@@ -120,8 +120,8 @@ class RunDirectory:
             plugins: that the command or the program names.
 
         Raises:
-            ConfigError: as `load_config` does, and for a plugin that only the folder names: it is
-                code of the folder's author.
+            ConfigError: as `load_config` does, and for a plugin that only the folder names, because
+                it is code of the folder's author.
         """
         config = self.load_config()
         config = config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
@@ -136,11 +136,13 @@ class RunDirectory:
         replace_file(self.file("config.yaml"), config_lib.to_yaml(kept))
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
-        """Returns the settings of training that differ from the run's, with old and new values."""
+        """Returns the settings of training that differ from the run's settings, with old and new
+        values.
+        """
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
-        # Version 0.3 did not write down what it filled in.
+        # Version 0.3 did not record the defaults that it filled in.
         unknown = {name for name in now.filled if old[name] is None}
         names = {*config_lib.settings_with(TrainConfig, saved=True)} - unknown
         return {
@@ -148,7 +150,9 @@ class RunDirectory:
         }
 
     def changes_text(self, now: TrainConfig) -> str:
-        """Returns in words which settings of training differ from the run's; nothing if none do."""
+        """Returns a text of the settings of training that differ from the run's settings; nothing
+        if none differ.
+        """
 
         def text(value: object) -> str:
             return "none" if value is None else brief(value)
@@ -190,20 +194,23 @@ class RunDirectory:
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Makes this process the folder's only writer until the block or the process ends.
 
-        The operating system holds the lock (flock) and releases it when the process dies; the text
-        in its file is for people. On a file system without locks there is a warning, and no lock.
+        The operating system holds the lock (flock) and releases it when the process dies. The text
+        in the lock file is for people. On a file system without locks, prints a warning and sets no
+        lock.
 
         Raises:
-            ConfigError: if another process writes there.
+            ConfigError: if another process writes to the folder.
         """
         return lock.held(self.file(lock.NAME))
 
     def is_being_written(self) -> bool:
-        """Whether a process that writes there lives, as far as its lock file and this host show."""
+        """Returns whether a process that writes to the folder is alive, as far as its lock file and
+        this host show.
+        """
         return lock.is_held(self.file(lock.NAME))
 
     def check_in_place(self, found: os.stat_result) -> None:
-        """Raises OSError unless the path leads to the folder that was found there before."""
+        """Raises OSError unless the path still leads to the same folder."""
         with contextlib.suppress(OSError):
             if os.path.samestat(found, self.path.stat()):
                 return
@@ -213,11 +220,11 @@ class RunDirectory:
         )
 
     def check_links(self) -> None:
-        """Makes sure that no link in the folder leads out of it: a run that writes there would
-        change other files.
+        """Makes sure that no link in the folder leads out of it, because a run would change other
+        files.
 
         Raises:
-            ConfigError: for the first link that does.
+            ConfigError: for the first link that leads out of it.
         """
         whole = resolved(self.path)
         for path in sorted(self.path.rglob("*")):
@@ -235,7 +242,7 @@ class RunDirectory:
 def saved_steps(checkpoints: pathlib.Path) -> list[int]:
     """Returns the steps of complete checkpoints, ascending.
 
-    0006 is none, and what a killed save leaves has another name.
+    0006 is not a step, and folders that a killed save leaves have another name.
     """
     return sorted(
         int(path.name)

@@ -1,5 +1,5 @@
-"""The lock on the folder of a run: one process writes there at a time, and the lock of a process
-that died is free.
+"""Locks the folder of a run, so that one process writes to it at a time. The lock of a dead process
+is free.
 """
 
 import contextlib
@@ -39,9 +39,10 @@ def held(path: pathlib.Path, field: str = "run_dir") -> Iterator[None]:
     try:
         yield
     finally:
-        # The file goes while it is still locked: a process that opened it meanwhile finds that it
-        # is no longer the one in the folder. After a move of the folder another run may have its
-        # lock there, and in a folder that is read-only by now the error that ended the run counts.
+        # The file is removed while it is still locked. A process that opened it meanwhile finds
+        # that it is no longer the file in the folder. After a move of the folder, another run may
+        # have its lock there. If the folder is read-only by now, the error that ended the run takes
+        # precedence.
         with contextlib.suppress(OSError):
             if is_same_file(descriptor, path):
                 path.unlink()
@@ -49,7 +50,9 @@ def held(path: pathlib.Path, field: str = "run_dir") -> Iterator[None]:
 
 
 def is_held(path: pathlib.Path) -> bool:
-    """Whether the process that the file names lives; one of another host counts as alive."""
+    """Returns whether the process that the file names is alive. A process of another host counts as
+    alive.
+    """
     holder = _holder(path)
     if holder is None or holder["host"] != socket.gethostname():
         return holder is not None
@@ -63,7 +66,7 @@ def is_held(path: pathlib.Path) -> bool:
 
 
 def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
-    """Whether a path leads to what was opened."""
+    """Returns whether a path leads to the opened file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -116,7 +119,7 @@ def _describe(holder: Mapping[str, Any] | None) -> str:
 
 
 def _holder(path: pathlib.Path) -> dict[str, Any] | None:
-    """Returns what a lock file says; None while it is being written."""
+    """Returns the content of a lock file; None while it is being written."""
     with contextlib.suppress(DamagedFile):
         return read_object(path)
     return None

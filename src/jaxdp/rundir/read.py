@@ -1,8 +1,9 @@
-"""Reads the files of a run, which may hold anything: text, objects that a schema checks, and rows.
+"""Reads the files of a run, which may have any content: text, objects that a schema checks, and
+rows.
 
-A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. A
-command that only reads a run changes nothing in its folder. Rows that cannot be read are never
-dropped: a reader says how many there are, and the next writer moves them to `damaged/`.
+An unreadable file raises DamagedFile, which is one line with the file, its problem and the remedy.
+A command that only reads a run changes nothing in its folder. Unreadable rows are never dropped. A
+reader reports their number, and the next writer moves them to `damaged/`.
 """
 
 import contextlib
@@ -38,10 +39,10 @@ class DamagedFile(ConfigError):
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-    """Returns what a file holds.
+    """Returns the content of a file.
 
     Raises:
-        DamagedFile: if it cannot be read, is no regular file, which might never end, or would take
+        DamagedFile: if it cannot be read, is not a regular file and might never end, or would take
             more memory than is free.
     """
     try:
@@ -57,10 +58,10 @@ def read_bytes(path: pathlib.Path) -> bytes:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """Returns what a text file holds.
+    """Returns the content of a text file.
 
     Raises:
-        DamagedFile: if it cannot be read, see `read_bytes`, or is no UTF-8.
+        DamagedFile: if it cannot be read (see `read_bytes`), or is not UTF-8.
     """
     try:
         return read_bytes(path).decode()
@@ -69,9 +70,9 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def read_line(path: pathlib.Path) -> str:
-    """Returns the line in a text file; nothing if there is none.
+    """Returns the line in a text file; nothing if there is no file.
 
-    One that cannot be read is a warning.
+    For an unreadable file, prints a warning.
     """
     try:
         return read_text(path).strip() if path.exists() else ""
@@ -81,7 +82,7 @@ def read_line(path: pathlib.Path) -> str:
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the object in a JSON file, which has what a file of its name must have.
+    """Returns the object in a JSON file, checked by the schema for the name of the file.
 
     Raises:
         DamagedFile: if the file cannot be read, or holds something else.
@@ -97,10 +98,10 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_rows(path: pathlib.Path) -> tuple[list[Row], list[bytes]]:
-    """Returns the objects in a file with one a line, none if there is no file, and the lines that
-    cannot be read.
+    """Returns the objects in a file with one object per line, none if there is no file, and the
+    unreadable lines.
 
-    A last line that was cut short is neither: it is no row yet, or never became one.
+    An incomplete last line is neither, because it is not yet a row, or never became one.
 
     Raises:
         DamagedFile: if the file cannot be read at all.
@@ -109,7 +110,7 @@ def read_rows(path: pathlib.Path) -> tuple[list[Row], list[bytes]]:
     lines = read_bytes(path).split(b"\n") if os.path.lexists(path) else []
     for number, line in enumerate(lines, 1):
         row: Any = None
-        with contextlib.suppress(ValueError):  # no JSON, or no UTF-8
+        with contextlib.suppress(ValueError):  # not JSON, or not UTF-8
             row = parse_json(line.decode())
         if not schemas.problem(row, path.name):
             rows.append(row)
@@ -119,7 +120,7 @@ def read_rows(path: pathlib.Path) -> tuple[list[Row], list[bytes]]:
 
 
 def read_lines(path: pathlib.Path) -> list[Row]:
-    """Returns the rows of a file, and warns of those that cannot be read."""
+    """Returns the rows of a file, and warns of unreadable rows."""
     rows, lost = read_rows(path)
     if lost:
         warn(

@@ -1,4 +1,4 @@
-"""The types that the files of a run must have, and the check of a JSON value against a type."""
+"""Defines the types of the files of a run, and checks a JSON value against a type."""
 
 import re
 import types
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from jaxdp.text.parsing import is_finite
 
-# A check follows its type.
+# Each type is followed by its check.
 Count = Annotated[int, range(2**63).__contains__]
 Side = Annotated[int, range(1, 2**20 + 1).__contains__]  # pixels
 Classes = Annotated[int, range(1, 2**15 + 1).__contains__]  # also channels
@@ -15,7 +15,7 @@ Digest = Annotated[str, re.compile("[0-9a-f]{64}").fullmatch]
 
 
 class Dataset(TypedDict):
-    """The dataset, as its model knows it."""
+    """The facts of the dataset that its model knows."""
 
     task: str
     num_classes: Classes
@@ -76,11 +76,11 @@ class Writer(TypedDict):
 
 
 class FileKind(NamedTuple):
-    """A kind of file.
+    """A type of file.
 
     Attributes:
-        purpose: what is in it, after "it has".
-        remedy: what makes it again, or what to do instead.
+        purpose: its content, as a phrase that follows "it has".
+        remedy: how to create it again, or what to do instead.
         schema: the type of the object in it, or of each line; None for files without JSON.
     """
 
@@ -111,10 +111,10 @@ KINDS = {
 
 
 def problem(content: Any, name: str) -> str:
-    """Returns what is wrong with the object in a file, or in a line of it; nothing if all is right.
+    """Returns the problem of the object in a file, or in a line of it; nothing if it is valid.
 
     Args:
-        name: of the file. An object in another file may have anything.
+        name: name of the file. An object in another file may have any content.
     """
     if not isinstance(content, dict):
         return "it holds no object"
@@ -126,7 +126,9 @@ def problem(content: Any, name: str) -> str:
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has the type of an annotation; an object may have further fields."""
+    """Returns whether a JSON value has the type of an annotation. An object may have further
+    fields.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return conforms(value, arguments[0]) and all(check(value) for check in arguments[1:])
@@ -141,13 +143,13 @@ def conforms(value: Any, hint: Any) -> bool:
         return fits and all(map(conforms, value, arguments))
     if origin is dict or typing.is_typeddict(hint):
         return isinstance(value, dict) and _wrong_field(value, hint) is None
-    if hint in (int, float):  # true is no number
+    if hint in (int, float):  # true is not a number
         return is_finite(value) and (hint is float or isinstance(value, int))
     return hint is Any or isinstance(value, hint)
 
 
 def _wrong_field(content: dict[str, Any], schema: Any) -> str | None:
-    """Returns the first field that is missing or has another type, None if all are right."""
+    """Returns the first field that is missing or has another type; None if all fields are valid."""
     if typing.get_origin(schema) is dict:
         hints, required = dict.fromkeys(content, typing.get_args(schema)[1]), set[str]()
     else:
@@ -164,7 +166,7 @@ def _wrong_field(content: dict[str, Any], schema: Any) -> str | None:
 
 
 def _contradiction(dataset: dict[str, Any]) -> str | None:
-    """Returns a field that does not go with the others: a model is made from them."""
+    """Returns a field that contradicts the others, because a model is made from these fields."""
     channels = dataset["image_shape"][-1]
     low, high = dataset.get("pixel_range") or (0, 1)
     fits = {

@@ -1,4 +1,4 @@
-"""Digests of the user's own source files, by which a run notices that its code has changed."""
+"""Computes digests of the user's own source files, with which a run detects changes of its code."""
 
 import contextlib
 import functools
@@ -21,13 +21,15 @@ _MOST_NAMES = 3  # in one line
 def digests() -> dict[str, str]:
     """Returns the SHA-256 of each imported source file that is not installed, by its name.
 
-    These are the script, plugins, the modules of classes and functions that were handed over, and
-    what those import. A name is relative to the folder that Python imports the file from, so that
-    the same code has the same name elsewhere.
+    These are the script, plugins, the modules of passed classes and functions, and their imports. A
+    name is relative to the folder from which Python imports the file, so that the same code has the
+    same name elsewhere.
     """
     names = dict[pathlib.Path, str]()
     for name, module in list(sys.modules.items()):
-        attributes: dict[str, Any] = getattr(module, "__dict__", {})  # some put other things there
+        attributes: dict[str, Any] = getattr(
+            module, "__dict__", {}
+        )  # some programs put other objects there
         file = attributes.get("__file__")
         if (
             not isinstance(file, str)
@@ -35,11 +37,11 @@ def digests() -> dict[str, str]:
             or _is_installed(str(path := resolved(file)))
         ):
             continue
-        spec = attributes.get("__spec__")  # it names what python -m runs
+        spec = attributes.get("__spec__")  # it names the module that python -m runs
         names[path] = _name(getattr(spec, "name", name), path)
     found = dict[str, str]()
     for path, name in sorted(names.items()):
-        with contextlib.suppress(ConfigError):  # it is gone, or was never a file
+        with contextlib.suppress(ConfigError):  # the file is gone, or never existed
             digest = hashlib.sha256(read_bytes(path)).hexdigest()
             found[str(path) if name in found else name] = digest
     return found
@@ -62,7 +64,7 @@ def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[st
 
 
 def text(changed: Mapping[str, Any]) -> str:
-    """Returns e.g. `mynet.py has changed since the run began`; nothing if no file has."""
+    """Returns e.g. `mynet.py has changed since the run began`; nothing if no file has changed."""
     names = sorted(changed)
     verb = "has" if len(names) == 1 else "have"
     return f"{some(names, _MOST_NAMES)} {verb} changed since the run began" if names else ""
@@ -75,7 +77,9 @@ def _name(module: str, path: pathlib.Path) -> str:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file is part of jaxdp, of the standard library or of an installed package."""
+    """Returns whether a file is part of jaxdp, of the standard library or of an installed
+    package.
+    """
     is_package = not {"site-packages", "dist-packages"}.isdisjoint(file.split(os.sep))
     return is_package or file.startswith(_installed())
 

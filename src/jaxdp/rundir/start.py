@@ -1,4 +1,4 @@
-"""Opens the folder of a run that begins, or goes on if its settings and data are still the same."""
+"""Opens the folder of a new run, or of a run that continues with the same settings and data."""
 
 import json
 import pathlib
@@ -49,16 +49,18 @@ def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: boo
 
 
 def will_resume(config: TrainConfig) -> bool:
-    """Whether a configuration, with its batch size filled in, goes on from a checkpoint."""
+    """Returns whether a configuration, with its batch size filled in, continues from a
+    checkpoint.
+    """
     checkpoints = RunDirectory(_folder(config)).checkpoints
     return config.resume != "never" and bool(saved_steps(checkpoints))
 
 
 def create_run(path: pathlib.Path) -> RunDirectory:
-    """Creates a folder for a run that is complete already.
+    """Creates a folder for a run that is already complete.
 
     Raises:
-        ConfigError: if there is something in it, or it cannot be written.
+        ConfigError: if it is not empty, or cannot be written.
     """
     check_utf8(path)
     LOCAL.check("run_dir", str(path))
@@ -69,19 +71,19 @@ def create_run(path: pathlib.Path) -> RunDirectory:
 
 
 def check_utf8(path: pathlib.Path) -> None:
-    """Raises ConfigError for the folder of a run in which Orbax can neither save nor read."""
+    """Raises ConfigError for a run folder in which Orbax can neither save nor read."""
     whole = str(path.absolute())
     if valid_text(whole) != whole:
         raise ConfigError("run_dir", path, f"the path {whole} is not UTF-8; give another folder")
 
 
 def _folder(config: TrainConfig) -> pathlib.Path:
-    """Returns the folder that `--run-dir` names, or the one for these settings."""
+    """Returns the folder that `--run-dir` names, or the folder for these settings."""
     if config.run_dir:
         return pathlib.Path(config.run_dir)
     dataset = valid_text(str(config.dataset)).replace(":", "-")
     names = [f"{config.model}-{re.sub(odd, '_', dataset)}" for odd in (r"[/\\]", r"[^\w ,.+@~-]")]
-    # Version 0.3 left more characters in the name, and such a run goes on there.
+    # Version 0.3 kept more characters in the name, and such a run continues in its folder.
     earlier, folder = (
         pathlib.Path("runs", f"{name}-{config_lib.run_hash(config)}") for name in names
     )
@@ -91,10 +93,11 @@ def _folder(config: TrainConfig) -> pathlib.Path:
 def _check_same_run(
     config: TrainConfig, description: Mapping[str, Any], run: RunDirectory, *, create: bool
 ) -> None:
-    """Raises ConfigError for what has changed since the run began, and must not."""
+    """Raises ConfigError for changes since the run began that are not allowed."""
     ours, theirs = config.plain(), run.load_config().plain()
     fields = config_lib.fields(TrainConfig)
-    # batch_norm comes last: its default follows the batch size, which is then the one to name.
+    # batch_norm comes last, because its default depends on the batch size, which is then the
+    # setting to name.
     for name, field in sorted(fields.items(), key=lambda item: item[0] == "batch_norm"):
         now = ours[name]
         then = theirs[name]
@@ -119,7 +122,7 @@ def _check_same_run(
     counted = json.dumps([*map(str, range(before["num_classes"]))])
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))
-        # Version 0.3 counted the classes where there were more of them than names.
+        # Version 0.3 counted the classes if there were more classes than names.
         is_old = name == "class_names" and "named" not in before and then == counted
         if now != then and not is_old:
             remedy = (

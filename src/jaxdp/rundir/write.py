@@ -1,4 +1,6 @@
-"""Writes files: whole or not at all, and never through a link, which could lead out of a folder."""
+"""Writes files completely or not at all, and never through a link, which could lead out of a
+folder.
+"""
 
 import contextlib
 import json
@@ -17,12 +19,12 @@ from jaxdp.text.parsing import resolved
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Opens a new file that replaces another at the end of the block: at every instant the old or
-    the new content is there.
+    """Opens a new file that replaces another file at the end of the block. At any time, either the
+    old or the new content exists.
 
-    A link is replaced by the new file, and its target stays.
+    The new file replaces a link, and the target of the link does not change.
     """
-    # No link can wait under a name that cannot be foreseen.
+    # No link can exist under an unpredictable name.
     written = path.with_name(f".{secrets.token_hex(8)}.new")
     try:
         with written.open("xb") as file:
@@ -33,7 +35,7 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             written.unlink()
-        # The name of the new file says nothing to a person.
+        # The name of the new file has no meaning for the user.
         if isinstance(error, OSError) and error.filename:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
@@ -46,18 +48,18 @@ def replace_file(path: pathlib.Path, content: str | bytes) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Opens a file as `open(..., opener=no_link)` needs it, and fails for a link."""
+    """Opens a file for `open(..., opener=no_link)`, and fails for a link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns what a file of one object a line holds."""
+    """Returns the objects of a file with one object per line."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def keep_readable(path: pathlib.Path, is_kept: Callable[[Row], bool] = lambda row: True) -> None:
-    """Leaves the rows that can be read and are kept in a file, and moves lines that cannot be read
-    to `damaged/` with a warning.
+    """Keeps the readable rows to be kept in a file, and moves unreadable lines to `damaged/` with a
+    warning.
     """
     rows, lost = read_rows(path)
     if lost:
@@ -70,7 +72,7 @@ def keep_readable(path: pathlib.Path, is_kept: Callable[[Row], bool] = lambda ro
 
 
 def append_row(path: pathlib.Path, row: Mapping[str, Any]) -> None:
-    """Adds a row to a file, without what a kill cut short before it."""
+    """Adds a row to a file, and removes an incomplete row before it, which a kill left."""
     with open(path, "ab+", opener=no_link) as file:
         file.seek(0)
         is_cut_short = file.read()[-1:] not in (b"", b"\n")
@@ -81,13 +83,13 @@ def append_row(path: pathlib.Path, row: Mapping[str, Any]) -> None:
 
 
 def check_folder(field: str, folder: pathlib.Path) -> None:
-    """Creates a folder if there is none, and makes sure that files can be written in it.
+    """Creates a folder if it does not exist, and makes sure that files can be written in it.
 
     Args:
         field: the setting that names it.
 
     Raises:
-        ConfigError: if they cannot.
+        ConfigError: if files cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,8 +102,8 @@ def check_folder(field: str, folder: pathlib.Path) -> None:
 
 
 def check_file(field: str, path: pathlib.Path, example: str) -> None:
-    """Makes sure that a path names a regular file, or a new one, so that `replace_file` replaces
-    nothing else.
+    """Makes sure that a path names a regular or a new file, so that `replace_file` replaces nothing
+    else.
 
     Args:
         field: the setting that names it.

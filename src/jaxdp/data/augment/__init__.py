@@ -4,8 +4,8 @@ example.
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a
 list of them. It changes one example: `images` (float32, H x W x C, in the units of uint8 pixels)
 and any dense targets on the same grid. These are `masks` (int32, H x W), with or without
-`border_weights` (float32, H x W), or `targets` (float32, H x W x C). They take part in every change
-of geometry.
+`border_weights` (float32, H x W), or `targets` (float32, H x W x C). Every change of geometry also
+applies to them.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ from jaxdp.text.flags import flag
 Batch = Mapping[str, Array]
 # `float` is float32, and float64 where JAX has 64-bit types, as in `jaxdp.check`.
 _DTYPES = {"images": float, "masks": jnp.int32, "border_weights": float, "targets": float}
-TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
+TARGET_MAX = (
+    255.0  # regression targets are stored as uint8, and networks learn them as fractions of this
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Preprocess:
     Attributes:
         mean: of each channel, in the units of the stored pixels.
         std: standard deviation of each channel, in the same units.
-        augmentations: applied in turn, each with its own key; of several `Mixing`s each example
-            draws one.
+        augmentations: applied in order, each with its own key. If there are several `Mixing`s, each
+            example draws one of them.
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         pixel_range: the stored values that become 0 and 255 first, linearly and without clipping;
             None for pixels of uint8.
@@ -52,7 +54,7 @@ class Preprocess:
 
     @property
     def mixings(self) -> tuple[Mixing, ...]:
-        """Those of the augmentations that mix two examples."""
+        """The augmentations that mix two examples."""
         return tuple(item for item in self.augmentations if isinstance(item, Mixing))
 
     def __call__(
@@ -63,19 +65,19 @@ class Preprocess:
     ) -> dict[str, Array]:
         """Returns the batch with float32 images, int32 masks and float32 targets.
 
-        With mixings the batch needs the fields `partner_images`, `partner_labels`,
+        With mixings, the batch requires the fields `partner_images`, `partner_labels`,
         `partner_indices` and `partner_weights`, and the result has `partner_share`, by which a loss
         mixes the labels.
 
         Args:
             batch: the fields of the examples as they are stored.
             keys_of: returns one key per example from their indices; None for no augmentation.
-            moments: mean and standard deviation as data of a program, which then serves datasets
-                with others; None for the values of this object.
+            moments: mean and standard deviation as data of a program, so that the program also
+                applies to other datasets; None for the values of this object.
 
         Raises:
-            ConfigError: while tracing, for an augmentation that does not fit the images;
-                `output_shape` finds it beforehand.
+            ConfigError: while tracing, for an augmentation that does not fit the images.
+                `output_shape` detects it beforehand.
         """
         if keys_of is None:
             return dict(batch) | self._normalized(self._floats(_pixels(batch)), moments)
@@ -103,11 +105,11 @@ class Preprocess:
         if self.per_image:
             mean = jnp.mean(images, (-3, -2, -1), keepdims=True)
             std = jnp.std(images, (-3, -2, -1), keepdims=True)
-            # The standard deviation if a single value differed by 1: it keeps an image of one
+            # The standard deviation if a single value differed by 1, which keeps an image of one
             # colour finite.
             floor = 1 / jnp.sqrt(float(math.prod(images.shape[-3:])))
             return (images - mean) / jnp.maximum(std, floor)
-        if moments is not None:  # to the bits of the line below, where XLA inverts a constant
+        if moments is not None:  # gives the bits of the line below, in which XLA inverts a constant
             return (images - moments[0]) * (1 / moments[1])
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
@@ -145,9 +147,7 @@ class Preprocess:
 
 
 def _pixels(batch: Batch, prefix: str = "") -> Example:
-    """Returns the fields of the examples that are images, or of their partners, as they are
-    stored.
-    """
+    """Returns the stored image fields of the examples, or of their partners."""
     return {name: batch[prefix + name] for name in _DTYPES if prefix + name in batch}
 
 
@@ -158,9 +158,9 @@ def create_augmentations(
 
     Args:
         words: e.g. `pad_crop:4`; `none`, without others, for no augmentation.
-        dense: whether targets are masks or images, which the mixings cannot mix.
-        padded: whether images were padded to one size; crops then leave the padding out as far as
-            they can.
+        dense: whether targets are masks or images, which mixings cannot mix.
+        padded: whether images were padded to one size. Crops then exclude the padding as far as
+            possible.
 
     Raises:
         ConfigError: for a word that cannot be used.

@@ -1,5 +1,5 @@
-"""Provides the augmentations that move whole pixels: crops, flips and quarter turns, of an image
-and its dense targets alike.
+"""Provides the augmentations that move whole pixels of an image and its dense targets: crops, flips
+and quarter turns.
 """
 
 import dataclasses
@@ -32,10 +32,11 @@ _RATIO = 4 / 3
 
 @register("pad_crop", PIXELS)
 class PadCrop(Augmentation):
-    """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places,
-    drawn evenly.
+    """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2
+    positions, drawn uniformly.
 
-    The padding is black, the stored 0 before normalization, or mirrored where pixels have targets.
+    The padding is black, which is the stored 0 before normalization. If pixels have targets, it is
+    mirrored.
 
     Source: He et al., Deep Residual Learning for Image Recognition, 2016, section 4.2.
     """
@@ -62,11 +63,11 @@ class PadCrop(Augmentation):
 class Crop(Augmentation):
     """Crops a random tile of `size` x `size` pixels from a larger image.
 
-    Evaluation sees whole images.
+    Evaluation uses whole images.
 
     Attributes:
-        in_valid: whether the tile is to lie on pixels that the mask does not ignore, as far down
-            and to the right as there are any: the rest is padding.
+        in_valid: whether the tile must be on pixels that the mask does not ignore, as far as they
+            extend down and to the right. The rest is padding.
     """
 
     size: int
@@ -96,12 +97,12 @@ class RandomResizedCrop(Augmentation):
     """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and
     antialiased.
 
-    The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, evenly in the
-    logarithm, at a place drawn evenly. The first of ten draws that fits is taken; if none does, the
-    largest part in the middle with a ratio in that range.
+    The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, uniform in the
+    logarithm, at a uniform position. The first of ten draws that fits is used. If no draw fits, the
+    largest part in the middle with a ratio in this range is used.
 
-    Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as torchvision's
-    RandomResizedCrop has it.
+    Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as in torchvision's
+    RandomResizedCrop.
     """
 
     size: int
@@ -132,7 +133,7 @@ class RandomResizedCrop(Augmentation):
     def __call__(self, example: Example, key: RandomKey) -> Example:
         image = example["images"]
         corner, sides = self.box(image.shape[0], image.shape[1], key)
-        # By hand, since jax.image.scale_and_translate would also see what lies beyond the part.
+        # Not jax.image.scale_and_translate, which would also read pixels outside the part.
         images = jax.lax.platform_dependent(
             image,
             corner,
@@ -190,8 +191,8 @@ def _window(pixels: Array, corner: Array, height: int, width: int) -> Array:
 
 
 def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[Array, Array]:
-    """Returns the first, and one more than the last, row and column at which a tile holds as many
-    valid pixels as it can.
+    """Returns the range of rows and columns, as first and one after the last, at which a tile holds
+    the most valid pixels.
     """
     low, high = [], []
     for present in (valid_mask.any(1), valid_mask.any(0)):
@@ -214,18 +215,18 @@ def _resized_by_products(image: Array, corner: Array, sides: Array, *, size: int
 
 
 def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
-    """Returns the same, to float rounding, as sums of the few rows, then columns, that each pixel
-    sees: a CPU skips what is 0.
+    """Returns the same, to float rounding, as sums of the few rows, then columns, that affect each
+    pixel. A CPU skips the zeros.
     """
     for dim, length in enumerate(image.shape[:2]):
         start, scale = corner[dim], sides[dim] / size
         taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
-        # The first pixel with its middle less than the triangle's half width away.
+        # The first pixel with its centre closer than the triangle's half width.
         first = start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5
         first = jnp.floor(first).astype(jnp.int32) + 1
         numbers = jnp.clip(first, 0, length - taps)[:, None] + jnp.arange(taps)
-        # Behind barriers, or XLA:CPU computes weights and rows again for each value that is made of
-        # them: in 30 times as long.
+        # Behind barriers, because XLA:CPU would otherwise compute weights and rows again for each
+        # value that uses them, which takes 30 times as long.
         numbers, weights = jax.lax.optimization_barrier(
             (numbers, _triangle(numbers, size, start, sides[dim]))
         )
@@ -239,11 +240,11 @@ def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) ->
 
 
 def _triangle(numbers: Array, size: int, start: Array, side: Array) -> Float[Array, "size numbers"]:
-    """Returns the weight of each source pixel in each of `size` resized pixels; only the `side`
-    source pixels from `start` on count.
+    """Returns the weight of each source pixel in each of `size` resized pixels. Only the `side`
+    source pixels from `start` count.
 
     Args:
-        numbers: of the source pixels: the same for each resized pixel, or a row for each.
+        numbers: numbers of the source pixels, the same for each resized pixel, or a row for each.
     """
     scale = side / size
     centres = start + (jnp.arange(size) + 0.5) * scale

@@ -16,12 +16,12 @@ _QUANTILES = 4096
 
 @register("mixup")
 class Mixup(Mixing):
-    """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at
-    0.2, uniform at 1.
+    """Averages two images with a weight drawn from Beta(`alpha`, `alpha`), which is mostly near 0
+    or 1 at 0.2, and uniform at 1.
 
     Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018, section 2; section 3 uses
-    0.1 to 0.4 for ImageNet and 1 for CIFAR-10. A weight is drawn for each example; the authors'
-    code draws one for each batch.
+    0.1 to 0.4 for ImageNet and 1 for CIFAR-10. A weight is drawn for each example, whereas the
+    authors' code draws one for each batch.
     """
 
     alpha: Number = 0.2
@@ -36,7 +36,8 @@ class Cutmix(Mixing):
     """Pastes a random rectangle of the partner. Its share of the area is drawn from Beta(`alpha`,
     `alpha`), which is uniform at 1.
 
-    The rectangle has whole pixels and is clipped at the border; its share is counted after that.
+    The rectangle has whole pixels and is clipped at the border. Its share is computed after
+    clipping.
 
     Source: Yun et al., CutMix, 2019, equations 1 and 2 and appendix A.
     """
@@ -57,7 +58,7 @@ def draw_share(alpha: Number, key: RandomKey) -> Float[Array, ""]:
 
     `jax.random.beta` draws and rejects in a loop, which takes 1.5 s to compile.
     """
-    import scipy.special  # 0.2 s, for these two augmentations alone
+    import scipy.special  # takes 0.2 s, and only these two augmentations require it
 
     quantiles = scipy.special.betaincinv(alpha, alpha, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
     return jnp.asarray(quantiles, jnp.float32)[jax.random.randint(key, (), 0, _QUANTILES)]

@@ -1,9 +1,8 @@
-"""Provides the augmentations that change the values of pixels and leave masks and dense targets as
-they are.
+"""Provides the augmentations that change pixel values and leave masks and dense targets unchanged.
 
-Amounts are relative, so that they mean the same for digits of 0 to 16 as for photographs of 0 to
-255. Results are clipped at 0, black, but not above: white is 16 for the former and 255 for the
-latter.
+Amounts are relative, so that they have the same meaning for digits of 0 to 16 and for photos of 0
+to 255. Results are clipped at 0, which is black, but not above, because white is 16 for the digits
+and 255 for the photos.
 """
 
 import jax
@@ -25,7 +24,7 @@ from jaxdp.data.augment.words import (
 
 @register("brightness", FRACTION)
 class Brightness(Augmentation):
-    """Multiplies an image by a factor drawn evenly from 1 - `amount` to 1 + `amount`."""
+    """Multiplies an image by a factor drawn uniformly from 1 - `amount` to 1 + `amount`."""
 
     amount: Number = 0.2
 
@@ -35,10 +34,10 @@ class Brightness(Augmentation):
 
 @register("contrast", FRACTION)
 class Contrast(Augmentation):
-    """Multiplies differences from the image's mean by a factor drawn evenly from 1 - `amount` to 1
-    + `amount`.
+    """Multiplies differences from the image's mean by a factor drawn uniformly from 1 - `amount` to
+    1 + `amount`.
 
-    The mean is that over all pixels and channels.
+    The mean is over all pixels and channels.
     """
 
     amount: Number = 0.2
@@ -62,8 +61,8 @@ class Cutout(Augmentation):
     outside the image.
 
     Source: DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with
-    Cutout, 2017, section 3.2. There the square is 0 after normalization, the mean of the training
-    set; here, before normalization, it is the mean of the image.
+    Cutout, 2017, section 3.2. In the paper, the square is 0 after normalization, the mean of the
+    training set. Here, before normalization, it is the mean of the image.
     """
 
     size: int = 8
@@ -78,7 +77,7 @@ class Cutout(Augmentation):
 
 
 def rectangle(size: tuple[int, ...], sides: Array, key: RandomKey) -> Bool[Array, "height width"]:
-    """Returns which pixels lie in a rectangle with these sides, in whole pixels, around a random
+    """Returns which pixels are in a rectangle with these sides, in whole pixels, around a random
     pixel of an image of this height and width.
     """
     first = jax.random.randint(key, (2,), 0, jnp.array(size)) - sides // 2

@@ -1,10 +1,10 @@
 """Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic
 deformations.
 
-Each maps a pixel of the result to a position in the original. Images and dense targets are
-interpolated bilinearly between the four pixels around that position; masks, and the weights of
-their pixels, take the nearest. Beyond the border is black, or the mirrored image where pixels have
-targets.
+Each augmentation maps a pixel of the result to a position in the original. Images and dense targets
+are interpolated bilinearly between the four pixels around the position. Masks, and the weights of
+their pixels, use the nearest pixel. The area outside the border is black, or the mirrored image if
+pixels have targets.
 """
 
 import abc
@@ -34,7 +34,7 @@ Positions = tuple[Coordinates, Coordinates]
 
 
 class Warp(Augmentation):
-    """An augmentation that takes each pixel from a position in the original."""
+    """An augmentation that reads each pixel from a position in the original."""
 
     @abc.abstractmethod
     def positions(self, height: int, width: int, key: RandomKey) -> Positions:
@@ -50,7 +50,7 @@ class Warp(Augmentation):
         }
         if is_dense(example):
             return out
-        # Half a pixel around the outermost centres still belongs to the image.
+        # The half pixel around the outermost centres still belongs to the image.
         down, right = jnp.abs(rows - (height - 1) / 2), jnp.abs(columns - (width - 1) / 2)
         inside = (down <= height / 2) & (right <= width / 2)
         return out | {"images": jnp.where(inside[..., None], out["images"], 0.0)}
@@ -58,7 +58,7 @@ class Warp(Augmentation):
 
 @register("shift")
 class Shift(Warp):
-    """Moves an image by up to `pixels`, fractions included, drawn evenly for each direction.
+    """Moves an image by up to `pixels`, including fractions, drawn uniformly for each direction.
 
     Crops by whole pixels are more usual, but remove at least an eighth of an 8x8 digit.
     """
@@ -76,7 +76,9 @@ class Shift(Warp):
 
 @register("rotate", DEGREES)
 class Rotate(Warp):
-    """Rotates an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
+    """Rotates an image about its centre by an angle drawn uniformly from -`degrees` to
+    `degrees`.
+    """
 
     degrees: Number = 15
 
@@ -88,12 +90,12 @@ class Rotate(Warp):
 
 @register("affine", FRACTION)
 class Affine(Warp):
-    """Scales, shears, rotates and translates an image about its centre, each by a random amount
-    that `strength` bounds.
+    """Scales, shears, rotates and translates an image about its centre, each by a random amount up
+    to a limit set by `strength`.
 
-    At 0.1, height and width are each divided or multiplied by up to 1.1, evenly in the logarithm.
-    The image is sheared by up to 0.1 pixels per pixel, and rotated by up to 0.1 right angles (9
-    degrees). It is moved by up to 0.1 of its height and width.
+    At 0.1, height and width are each divided or multiplied by up to 1.1, uniformly in the
+    logarithm. The image is sheared by up to 0.1 pixels per pixel, and rotated by up to 0.1 right
+    angles (9 degrees). It is moved by up to 0.1 of its height and width.
     """
 
     strength: Number = 0.1
@@ -113,10 +115,10 @@ class Elastic(Warp):
     smoothly in between.
 
     Both components of a displacement are drawn from a Gaussian with a standard deviation of
-    `pixels`, whatever the image's size.
+    `pixels`, for images of any size.
 
     Source: Ronneberger et al., U-Net, 2015, section 3.1, with 10 pixels for images of 512 x 512.
-    The paper does not say which bicubic interpolation it uses; this is Keys's (Cubic Convolution
+    The paper does not state which bicubic interpolation it uses. This is Keys's (Cubic Convolution
     Interpolation for Digital Image Processing, 1981), with weights that are scaled to sum to 1 at
     the border.
     """
@@ -131,8 +133,8 @@ class Elastic(Warp):
     def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         coarse = self.pixels * jax.random.normal(key, (3, 3, 2))
         down, right = _cubic_weights(height).T, _cubic_weights(width).T
-        # Term by term: a matrix product rounds differently in batches of another size, and rounding
-        # can flip a pixel of a mask.
+        # Term by term, because a matrix product rounds differently in batches of another size, and
+        # rounding can flip a pixel of a mask.
         nothing = jnp.zeros(())
         stripes = sum((down[i, :, None, None] * coarse[i] for i in range(3)), nothing)
         fine = sum((right[i, :, None] * stripes[:, None, i] for i in range(3)), nothing)
@@ -145,10 +147,10 @@ def sample_bilinear(
 ) -> Float[Array, "h w channels"]:
     """Interpolates an image at fractional positions.
 
-    Beyond its border it is mirrored, with the edge pixels repeated.
+    Outside its border, the image is mirrored, with the edge pixels repeated.
     """
     height, width, channels = image.shape
-    # One index gathers all channels: 7 times as fast as one by one.
+    # One index gathers all channels, which is 7 times as fast as one channel at a time.
     pixels = image.reshape(height * width, channels)
     top, left = jnp.floor(rows), jnp.floor(columns)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
@@ -166,7 +168,7 @@ def sample_nearest(
 ) -> Shaped[Array, "h w"]:
     """Returns the pixels of a mask that are nearest to fractional positions.
 
-    Beyond its border it is mirrored.
+    Outside its border, the mask is mirrored.
     """
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
@@ -188,7 +190,7 @@ def _mirror(index: Coordinates, size: int) -> Int[Array, "h w"]:
 
 def _cubic_weights(size: int) -> Float[Array, "size 3"]:
     """Returns for each pixel the weights of three points, from the first pixel to the last."""
-    # Pixel i is at point i / scale; JAX's function counts from the edges of pixels, half a pixel
+    # Pixel i is at point i / scale. JAX's function counts from the edges of pixels, half a pixel
     # before their centres.
     scale = jnp.full(1, (size - 1) / 2)
     return jax.image.scale_and_translate(

@@ -1,4 +1,6 @@
-"""Augmentations by their words: base classes, registration, and what their numbers must be."""
+"""Provides base classes and the registry of augmentations, and makes them from words such as
+`crop:96`.
+"""
 
 import abc
 import dataclasses
@@ -18,8 +20,8 @@ Example = dict[str, Array]
 Number = float | int
 RandomKey = Key[Array, ""]
 Shape = tuple[int, int, int]  # height, width, channels
-Mixed = tuple[Array, Float[Array, ""]]  # an image, and the partner's share in it
-# Fields of an example that lie on the grid of its image.
+Mixed = tuple[Array, Float[Array, ""]]  # an image, and the share of the partner
+# Fields of an example on the grid of its image.
 DENSE = ("masks", "border_weights", "targets")
 
 
@@ -28,7 +30,7 @@ class Augmentation(abc.ABC):
     colon of its word.
     """
 
-    of_classes: ClassVar[bool] = False  # whether it excludes targets for each pixel
+    of_classes: ClassVar[bool] = False  # whether it does not allow targets for each pixel
 
     def output_shape(self, image_shape: Shape) -> Shape:
         """Returns the (height, width, channels) of an image after this augmentation.
@@ -48,14 +50,14 @@ class Augmentation(abc.ABC):
 
 
 class Mixing(Augmentation):
-    """An augmentation that mixes an example with another example of the batch, after both were
+    """An augmentation that mixes an example with another example of the batch, after both are
     augmented.
     """
 
     of_classes = True
 
     def __call__(self, example: Example, key: RandomKey) -> Example:
-        """Returns the example as it is; `mix` changes it later."""
+        """Returns the example unchanged. `mix` changes it later."""
         return example
 
     @abc.abstractmethod
@@ -82,7 +84,7 @@ def register(name: str, number: Range = POSITIVE) -> Callable[[Kind], Kind]:
     """Decorator that makes an augmentation a frozen dataclass and registers it under `name`.
 
     Args:
-        number: what the number in its word must be, if its word has a number.
+        number: the range of the number in its word, if its word has a number.
     """
 
     def add(kind: Kind) -> Kind:
@@ -96,7 +98,8 @@ def create(word: str) -> Any:
     """Makes an augmentation from `NAME` or `NAME:NUMBER`.
 
     Raises:
-        ConfigError: for an unknown name, a number out of range, or one too many or missing.
+        ConfigError: for an unknown name, or for a number that is out of range, superfluous or
+            missing.
     """
     name, colon, argument = word.partition(":")
     kind: Any = _augmentations[name]
@@ -123,7 +126,7 @@ def require(condition: bool, word: str, remedy: str) -> None:
 def check_side(name: str, number: Number, image_shape: Shape) -> Shape:
     """Returns the shape of images, if their sides are larger than the number of an augmentation.
 
-    Raises ConfigError for others.
+    Raises ConfigError otherwise.
     """
     smallest = min(image_shape[:2])
     remedy = f"must be less than the {smallest} pixels of an image's side"
@@ -134,13 +137,13 @@ def check_side(name: str, number: Number, image_shape: Shape) -> Shape:
 def is_dense(example: Example) -> bool:
     """Returns whether pixels have targets.
 
-    A border is then filled with the mirrored image, as black would need its own class.
+    A border is then filled with the mirrored image, because black would require its own class.
     """
     return any(name in example for name in DENSE)
 
 
 def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
-    """Moves whole pixels of the image and of the targets on its grid alike.
+    """Moves whole pixels of the image and of the targets on its grid.
 
     `move` takes an array (height, width, ...).
     """
@@ -151,7 +154,7 @@ def output_shape(augmentations: Sequence[Augmentation], image_shape: Shape) -> S
     """Returns the (height, width, channels) of training images after these augmentations.
 
     Raises:
-        ConfigError: for the first one that does not fit the images.
+        ConfigError: for the first augmentation that does not fit the images.
     """
     for augmentation in augmentations:
         image_shape = augmentation.output_shape(image_shape)

@@ -1,8 +1,8 @@
-"""The datasets that there are, by name: `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g.
+"""Provides the datasets by name, for `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g.
 `folder:photos`.
 
-One file for each; it registers a function that takes a `Request` and returns a `Dataset`. Facts
-that the dataset does not declare are measured.
+Each file registers a function that accepts a `Request` and returns a `Dataset`. Facts that the
+dataset does not declare are measured.
 """
 
 import dataclasses
@@ -39,17 +39,17 @@ def open_dataset(
     kind_of: Callable[[str], str] = lambda task: task,
     known: Description | None = None,
 ) -> Dataset:
-    """Opens a dataset; its splits are `Split`s.
+    """Opens a dataset. Its splits are `Split`s.
 
     Args:
         config: settings, or a dataset's name alone.
         tasks: the tasks that would do, preferred first; none for any.
         kind_of: returns which of the three tasks here a task of your own is like.
-        known: what a model that is to be evaluated knows of its own dataset.
+        known: what a model that will be evaluated knows about its own dataset.
 
     Raises:
-        ConfigError: for an unknown name, a task that it has no targets for, or a split without
-            examples.
+        ConfigError: for an unknown name, a task for which the dataset has no targets, or a split
+            without examples.
     """
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
@@ -64,15 +64,14 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
     `npz:file.npz` or `tfds:NAME`.
 
     Args:
-        task: which of its targets to read, where it has several, e.g. `segmentation` for
+        task: which of its targets to read, if it has several, e.g. `segmentation` for
             `oxford_iiit_pet`.
         **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`,
             `num_classes`, `mask_values`, `instances`, `class_names`, `augment` and
             `on_bad_example`, as the flags of these names.
 
     Raises:
-        ConfigError: for an unknown name or setting, a value that it cannot have, or data that
-            cannot be read.
+        ConfigError: for an unknown name or setting, an invalid value, or data that cannot be read.
     """
     accepted = [each for each in settings_with(DataConfig, loads_data=True) if each != "dataset"]
     for setting in settings:
@@ -89,8 +88,8 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
 
 
 def from_folder(path: str | os.PathLike[str], **settings: Any) -> Dataset:
-    """Opens a folder of images: a folder for each class, or `images` and `masks`; with or without
-    `train` and `test` above.
+    """Opens a folder of images, with a folder for each class, or with `images` and `masks`. Folders
+    `train` and `test` may be above these.
 
     Args:
         **settings: as for `load`.
@@ -105,7 +104,7 @@ def read_settings(settings: Mapping[str, Any]) -> DataConfig:
     """Returns settings that come from Python, after checking their types and values.
 
     Raises:
-        ConfigError: for the first that does not fit.
+        ConfigError: for the first invalid setting.
     """
     plain = {
         name: value.item() if isinstance(value, np.generic) else value

@@ -1,8 +1,8 @@
-"""Cells under a fluorescence microscope, drawn by a program: a segmentation set that needs no
-download and has exact masks.
+"""Draws cells under a fluorescence microscope, a segmentation dataset that requires no download and
+has exact masks.
 
-Each image is drawn anew from (seed, number), so that the set takes no space and any part of it can
-be had alone.
+Each image is drawn from (seed, number), so that the dataset takes no space and any part of it can
+be drawn alone.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ import numpy as np
 from jaxdp.data import sources
 from jaxdp.data.instances import CLASS_NAMES
 
-SIZE = 96  # pixels a side
+SIZE = 96  # pixels per side
 TRAIN_EXAMPLES, TEST_EXAMPLES = 256, 64
-_SEED = 20  # of the drawings, which are the same whatever the seed of a run
-_SMALLEST_PART = 32  # pixels of a cell that has a number of its own
+_SEED = 20  # seed of the drawings, which do not depend on the seed of a run
+_SMALLEST_PART = 32  # pixels of a cell that has its own number
 _FOCUS = 0.9  # standard deviation of the microscope's blur, in pixels
 
 
@@ -38,7 +38,7 @@ def cells(request: sources.Request) -> sources.Dataset:
         names, unet = CLASS_NAMES, {"base_channels": 8, "levels": 3}
         defaults |= {"global_batch_size": 8, "epochs": 28, "eval_every": 128}
         defaults["learning_rate"] = {"momentum": 0.25, "nesterov": 0.25}
-        if not request.config.image_size:  # it takes squares
+        if not request.config.image_size:  # which requires squares
             augment = (*augment, "rotate90")
     return sources.Dataset(
         train=Cells(0, TRAIN_EXAMPLES, instances, sparse),
@@ -61,7 +61,7 @@ class Cells:
 
     Attributes:
         instances: whether masks are the numbers of the cells, int32, or 1 inside a cell.
-        sparse: whether cells lie apart and cover 3% of the pixels.
+        sparse: whether cells are isolated and cover 3% of the pixels.
     """
 
     first: int
@@ -83,7 +83,7 @@ class Cells:
         return {"images": image, "masks": masks}
 
 
-# They are read to count classes, to train and to count objects.
+# Masks are read to count classes, to train and to count objects.
 @functools.lru_cache(maxsize=TRAIN_EXAMPLES + TEST_EXAMPLES)
 def _numbered(number: int, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
     image, cells = draw(_SEED, number, sparse=sparse)
@@ -94,10 +94,10 @@ def draw(seed: int, number: int, *, sparse: bool = False) -> tuple[np.ndarray, n
     """Returns an image, uint8 (96, 96, 1), and the number of the cell at each pixel, uint8
     (96, 96), 0 for none.
 
-    A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there
-    is no gap.
+    A pixel belongs to a cell if its centre does, before blur and noise. Touching cells have no gap
+    between them.
     """
-    import scipy.ndimage  # 0.1 s, which other runs do without
+    import scipy.ndimage  # takes 0.1 s, which other runs do not require
 
     rng = np.random.default_rng((seed, number))
     y, x = (axis + 0.5 for axis in np.mgrid[:SIZE, :SIZE].astype(np.float32))
@@ -128,10 +128,9 @@ def draw(seed: int, number: int, *, sparse: bool = False) -> tuple[np.ndarray, n
 
 
 def numbered(cells: np.ndarray) -> np.ndarray:
-    """Returns the numbers of the cells, int32, as a person would give them.
+    """Returns the instance labels of the cells, int32, as a person would assign them.
 
-    Parts of fewer than 32 pixels, all that others leave to be seen of a cell, count as the cell
-    that they lie against.
+    If the visible part of a cell has fewer than 32 pixels, it counts as the adjacent cell.
     """
     import scipy.ndimage
 
@@ -147,7 +146,7 @@ def numbered(cells: np.ndarray) -> np.ndarray:
 
 
 def _centres(rng: np.random.Generator) -> list[np.ndarray]:
-    """Cells grow in clusters: most have a neighbour that they touch."""
+    """Places cells in clusters, so that most cells touch a neighbour."""
     centres: list[np.ndarray] = []
     for _ in range(rng.integers(8, 15)):
         if centres and rng.random() < 0.6:
@@ -164,7 +163,7 @@ def _centres(rng: np.random.Generator) -> list[np.ndarray]:
 def _distance(
     rng: np.random.Generator, y: np.ndarray, x: np.ndarray, centre_y: float, centre_x: float
 ) -> tuple[tuple[slice, slice], np.ndarray]:
-    """Returns the box that holds a cell, an ellipse with a wavy outline, and its pixels' distance
+    """Returns the box of a cell, an ellipse with a wavy outline, and the distance of its pixels
     from the centre in radii.
     """
     turn = rng.uniform(0, np.pi)
@@ -184,7 +183,7 @@ def _distance(
 
 
 def _smooth_noise(rng: np.random.Generator, knots: int) -> np.ndarray:
-    """Returns noise of mean 0 and deviation about 1 at `knots` points a side, linearly
+    """Returns noise with mean 0 and standard deviation about 1 at `knots` points per side, linearly
     interpolated.
     """
     weights = _interpolation(knots)

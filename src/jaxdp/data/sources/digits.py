@@ -1,5 +1,5 @@
-"""1,797 handwritten digits of 8x8 pixels that come with scikit-learn, so that a first run needs no
-download.
+"""Provides the 1,797 handwritten digits of 8x8 pixels that come with scikit-learn, so that a first
+run requires no download.
 
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI), its test part.
 """
@@ -14,15 +14,15 @@ from jaxdp.data import sources
 from jaxdp.data.splits import stratified
 
 _TEST_EXAMPLES = 360
-_NOISE = 60  # standard deviation, of pixels up to 255
+_NOISE = 60  # standard deviation for pixels up to 255
 
 
 @sources.register("digits")
 def digits(request: sources.Request) -> sources.Dataset:
-    """Returns 1,437 training and 360 test images, split once and for all: a fifth of each class,
-    evenly spaced.
+    """Returns 1,437 training and 360 test images. The test images are always the same fifth of each
+    class, evenly spaced.
 
-    The writers follow each other in the file, so that each has digits in both splits.
+    The file is sorted by writer, so each writer has digits in both splits.
     """
     images, labels = read()
     return _split(
@@ -32,7 +32,7 @@ def digits(request: sources.Request) -> sources.Dataset:
         labels,
         task="classification",
         num_classes=10,
-        mean=(4.88,),  # of the pixels 0 to 16, over the training split
+        mean=(4.88,),  # for the pixels 0 to 16, over the training split
         std=(6.02,),
         augment=("affine:0.07",),
     )
@@ -40,10 +40,11 @@ def digits(request: sources.Request) -> sources.Dataset:
 
 @sources.register("digits-denoise")
 def digits_denoise(request: sources.Request) -> sources.Dataset:
-    """Returns the same split at 16 x 16 pixels with noise, to be learned: the digits without it.
+    """Returns the same split at 16 x 16 pixels with noise. The targets are the digits without
+    noise.
 
-    Each image's noise is drawn once from its number, so that all runs see the same pictures. Left
-    as it is, the noise gives a mean squared error of 0.036.
+    The noise of each image is drawn once from its number, so that all runs use the same pictures.
+    Without a model, the noise gives a mean squared error of 0.036.
     """
     images, labels = read()
     pictures = (PIL.Image.fromarray(image[..., 0] * 15) for image in images)
@@ -90,7 +91,7 @@ def _split(
 
 def read() -> tuple[np.ndarray, np.ndarray]:
     """Returns images uint8 (1797, 8, 8, 1) with values 0 to 16, and labels int32 (1797,)."""
-    # Reading it ourselves saves the 2 s that importing sklearn.datasets takes.
+    # Reading the file directly saves the 2 s that importing sklearn.datasets takes.
     package = importlib.metadata.distribution("scikit-learn")
     table = str(package.locate_file("sklearn/datasets/data/digits.csv.gz"))
     rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)

@@ -1,4 +1,6 @@
-"""Images in folders: a folder for each class, or `images` and `masks`: `--dataset folder:PATH`."""
+"""Reads images from folders, with a folder for each class, or with `images` and `masks`:
+`--dataset folder:PATH`.
+"""
 
 import collections
 import dataclasses
@@ -34,28 +36,29 @@ _FORM = (
     " them under train, val and test, or not"
 )
 
-# What one file may decide for all.
+# Properties that one file may determine for all files.
 _EXTREMES: tuple[Callable[[Header], int], ...] = (
     lambda header: header.channels,
     lambda header: max(height for height, _ in header.sizes),
     lambda header: max(width for _, width in header.sizes),
 )
 
-File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
-Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
+File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it exists
+Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or its problem
 
 
 @sources.register("folder")
 def folder(request: Request) -> Dataset:
-    """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of
-    each class is test data.
+    """Returns the dataset in train/, val/ (or validation/) and test/. Without these folders, a
+    tenth of each class is test data.
 
-    A class is a folder of images, at any depth; a mask has the name of its image. Other usual names
-    are understood, which one line says. Hidden files and other kinds of files do not count. The
-    pages of a TIFF file are examples. The headers of all files decide channels and depth.
+    A class is a folder of images, at any depth. A mask has the name of its image. Other usual names
+    are also read, and one line reports them. Hidden files and other types of files do not count.
+    The pages of a TIFF file are examples. The headers of all files determine channels and depth.
 
     Raises:
-        ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
+        ConfigError: for another folder structure, fewer than two classes, or names that do not
+            match.
     """
     path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
@@ -73,7 +76,7 @@ def folder(request: Request) -> Dataset:
     images = [image for each in files.values() for image, _ in each if image is not None]
     masks = [mask for each in files.values() for _, mask in each if isinstance(mask, Path)]
     headers = read_headers(images, config.tiff)
-    # All planes of a stack of masks, whatever its metadata say.
+    # All planes of a stack of masks, regardless of its metadata.
     masks_headers = read_headers(filter(is_tiff, masks), "pages")
     rows = {
         split: [row for file in each for row in _rows(file, headers, masks_headers, config)]
@@ -107,7 +110,7 @@ def folder(request: Request) -> Dataset:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FolderSource(ImageSource):
-    """Image files with a label or a mask file each.
+    """Image files, each with a label or a mask file.
 
     Attributes:
         sizes: of all images of the folder.
@@ -138,7 +141,7 @@ def _rows(
     masks_headers: Mapping[Path, Header | None],
     config: DataConfig,
 ) -> list[Row]:
-    """Returns the examples in a file: its pages."""
+    """Returns the examples in a file, which are its pages."""
     image, target = file
     images = [] if image is None else pages_of(image, headers[image], config.tiff)
     if isinstance(target, int):
@@ -149,7 +152,7 @@ def _rows(
     if target is None:
         return [(page, "is an image without a mask of the same name") for page in images]
     if headers[image] is None or masks_headers.get(target, headers[image]) is None:
-        return [(images[0], masks[0])]  # reading them says what is wrong
+        return [(images[0], masks[0])]  # reading them reports the problem
     if len(images) != len(masks):
         counts = f"has {len(images)} pages, but its mask {len(masks)}"
         remedy = f"give each its own, or say by {flag('tiff')} what its planes are"
@@ -158,7 +161,7 @@ def _rows(
 
 
 def _say_changes(readable: Mapping[Path, Header], count: int, channels: int) -> None:
-    """Says what of the images is lost as they are read."""
+    """Prints which information of the images is lost when they are read."""
     if reduced := [file for file, header in readable.items() if header.reduced]:
         held = f"{len(reduced)} of {count} images are PNG in colour with 16 bits a channel"
         warn(f"{held}, e.g. {reduced[0]}: read with 8; save them as TIFF to keep 16")
@@ -173,8 +176,8 @@ def _say_changes(readable: Mapping[Path, Header], count: int, channels: int) -> 
 def _deciding(
     request: Request, task: str, rows: Sequence[Row], headers: Mapping[Path, Header | None]
 ) -> tuple[str, Mapping[Path, Header]]:
-    """Returns the dtype of most images, and the headers of those that decide the colour and the
-    size of all: what is left out has no say.
+    """Returns the dtype of most images, and the headers of the images that determine the colour and
+    the size of all images. Left-out images do not count.
     """
     pages = collections.defaultdict[Path, list[Row]](list)
     for image, target in rows:
@@ -213,8 +216,8 @@ def _deciding(
 
 
 def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
-    """Returns how many channels all images are made: those that are asked for, else 3 if any is in
-    colour, and 1 if none is.
+    """Returns the number of channels to which all images are converted: the requested number, or 3
+    if any image is in colour, or else 1.
     """
     asked, stored = request.config.channels, dict[int, Path]()
     for file, header in readable.items():
@@ -242,7 +245,9 @@ def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
 
 
 def _split_folders(request: Request, path: Path) -> dict[str, Path]:
-    """Returns the folder of each split, or under an empty name the one folder that holds all."""
+    """Returns the folder of each split, or a single folder with all examples under an empty
+    name.
+    """
     present = subfolders(path)
     for split, name in request.named_splits.items():
         if name and name not in present:
@@ -264,11 +269,12 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
 def _labelled(
     request: Request, folders: Mapping[str, Path]
 ) -> tuple[dict[str, list[File]], tuple[str, ...]]:
-    """Returns the files of each folder with their labels, and the names of the classes, which the
-    first folder decides, or all together where a model decides which there can be.
+    """Returns the files of each folder with their labels, and the names of the classes. The first
+    folder determines the classes, or all folders together if a model determines the possible
+    classes.
     """
     files: dict[str, list[File]] = {}
-    first, names = next(iter(folders.values())), dict[str, str]()  # by their composed spellings
+    first, names = next(iter(folders.values())), dict[str, str]()  # by their composed Unicode forms
     found = {split: _class_folders(request, folder) for split, folder in folders.items()}
     for classes in found.values():
         present = {key: folder.name for key, (folder, images) in classes.items() if images}
@@ -293,7 +299,7 @@ def _labelled(
 
 
 def _class_folders(request: Request, folder: Path) -> dict[str, tuple[Path, list[Path]]]:
-    """Returns the folder of each class and the images in it, by the composed spelling of its
+    """Returns the folder of each class and the images in it, by the composed Unicode form of its
     name.
     """
     classes: dict[str, tuple[Path, list[Path]]] = {}
@@ -306,7 +312,7 @@ def _class_folders(request: Request, folder: Path) -> dict[str, tuple[Path, list
 
 
 def _listed(path: Path) -> str:
-    """Returns what is in a folder, for an error."""
+    """Returns a description of the content of a folder, for an error."""
     entries = [
         entry.name + "/" * entry.is_dir()
         for entry in sorted(path.iterdir())

@@ -1,4 +1,6 @@
-"""Images and their targets as arrays in one file that `numpy.savez` wrote: `--dataset npz:PATH`."""
+"""Reads images and their targets as arrays from one file that `numpy.savez` wrote:
+`--dataset npz:PATH`.
+"""
 
 import dataclasses
 import pathlib
@@ -23,16 +25,16 @@ _FORM = (
 
 @sources.register("npz")
 def npz(request: Request) -> Dataset:
-    """Returns the splits that the names of the arrays say; if a file is not split, a
-    tenth is held out.
+    """Returns the splits according to the names of the arrays. If a file has no splits, a tenth is
+    held out.
 
     Images are uint8, uint16 or float32 (N, H, W, C) or (N, H, W); labels integers (N,), masks
-    integers (N, H, W), targets uint8 images. The spelling x_train, y_train, x_test, y_test will do
-    for labels. `class_names` may hold text, one for each class.
+    integers (N, H, W), targets uint8 images. The names x_train, y_train, x_test, y_test are also
+    accepted for labels. `class_names` may hold a string for each class.
 
     Raises:
-        ConfigError: if the file cannot be read without unpickling, or its arrays are missing, of
-            another kind or do not fit.
+        ConfigError: if the file cannot be read without unpickling, or if its arrays are missing,
+            have another type or do not match.
     """
     request.refuse("channels", "tiff")
     path = pathlib.Path(request.argument).expanduser()
@@ -57,7 +59,7 @@ def npz(request: Request) -> Dataset:
 
 
 def _names(request: Request, held: Sequence[str]) -> dict[str, str]:
-    """Returns the prefix of each split's arrays; "" stands for a file that is not split."""
+    """Returns the prefix of the arrays of each split; "" for a file without splits."""
     if "images" in held and not any(request.named_splits.values()):
         return {"train": ""}
     available = [name.removesuffix("_images") for name in held if name.endswith("_images")]

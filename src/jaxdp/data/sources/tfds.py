@@ -1,5 +1,5 @@
-"""Images from TensorFlow Datasets, read without TensorFlow: `--dataset tfds:NAME`, and a few by
-their bare names.
+"""Reads images from TensorFlow Datasets without TensorFlow: `--dataset tfds:NAME`, or the bare
+names of a few datasets.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from jaxdp.data.splits import name_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import closest
 
-# Settings that suit a set, which TensorFlow Datasets does not have. Mean and deviation are given
-# where the published ones were computed again.
+# Settings that suit a dataset, which TensorFlow Datasets lacks. Mean and standard deviation are
+# given if the published values were reproduced.
 _SGD = {"optimizer": "nesterov"}
 _KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {
@@ -45,26 +45,26 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"augment": ("pad_crop:2", "flip")},
     "oxford_iiit_pet": {"augment": ("flip",)},
 }
-# Classes of masks with values from 1 on.
+# Classes of masks with values from 1.
 _MASK_NAMES = {"oxford_iiit_pet": ("pet", "background", "border")}
 
 
 @sources.register("tfds")
 def tfds(request: Request, bare_name: str = "") -> Dataset:
-    """Returns any set of images with labels or masks, prepared on first use.
+    """Returns any dataset of images with labels or masks, which is prepared at its first use.
 
-    The splits are in TFDS's own language.
+    Splits use the syntax of TFDS.
 
     Raises:
-        ConfigError: for an unknown name, version or split, a set of another kind, or one that can
-            be neither found nor prepared.
+        ConfigError: for an unknown name, version or split, a dataset of another type, or a dataset
+            that can be neither found nor prepared.
     """
     config = request.config
     name = ":".join(filter(None, (bare_name, request.argument)))
     request.refuse("channels", "tiff", "instances")
     builder = _find_builder(name, request)
     image, targets = _find_features(request, builder.info)
-    task = request.choose(*targets)  # before a download that would be of no use
+    task = request.choose(*targets)  # before a useless download
     builder = _prepared(builder, name, request)
     height, width, channels = builder.info.features[image].shape
     feature = builder.info.features[targets[task]]
@@ -73,7 +73,7 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
     if task == "segmentation":
         augment = ("flip", "flip_vertical")
         if config.mask_values is not None:
-            names = ()  # `--mask-values` has an order of its own
+            names = ()  # `--mask-values` has its own order
         elif builder.name in _MASK_NAMES:
             names, first_class = _MASK_NAMES[builder.name], 1
             classes = len(names)
@@ -116,11 +116,11 @@ for _name in _KNOWN:
 
 
 def _find_builder(name: str, request: Request) -> Any:
-    """Returns TFDS's builder of a set, which knows its features, whether it is prepared or not."""
+    """Returns TFDS's builder of a dataset, which knows its features even if it is not prepared."""
     # A few builders import TensorFlow, which logs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        # The import takes a second, for which other datasets do not have to wait.
+        # The import takes a second, for which other datasets need not wait.
         library: Any = importlib.import_module("tensorflow_datasets")
     except ModuleNotFoundError as error:
         raise request.error("needs TensorFlow Datasets: pip install '.[tfds]'") from error
@@ -132,12 +132,13 @@ def _find_builder(name: str, request: Request) -> Any:
         where = f", nor has {folder}" if folder else ""
         similar = f"; did you mean {close}?" if close else ""
         raise request.error(f"TensorFlow Datasets has no {name}{where}{similar}") from error
-    except Exception as error:  # whatever the builder of a set raises
+    except Exception as error:  # any exception of the builder
         raise request.error(_one_line(error)) from error
 
 
 def _prepared(builder: Any, name: str, request: Request) -> Any:
-    """Returns a builder of the same set with its examples on disk; TFDS prepares them if necessary.
+    """Returns a builder of the same dataset with its examples on disk. TFDS prepares them if
+    necessary.
 
     Raises:
         ConfigError: if TFDS cannot prepare them.
@@ -145,14 +146,14 @@ def _prepared(builder: Any, name: str, request: Request) -> Any:
     if builder.data_path.exists():
         return builder
     where = f"is not prepared in {builder.data_dir_root}"
-    if importlib.util.find_spec("tensorflow") is None:  # else it is missed after the download
+    if importlib.util.find_spec("tensorflow") is None:  # otherwise it is missed after the download
         remedy = "preparing it needs TensorFlow: pip install '.[prepare]'"
         raise request.error(f"{where}, and {remedy}")
     try:
         with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(file_format="array_record")
     except Exception as error:  # a network, a server or a disk
-        if not builder.data_path.exists():  # no other process was faster
+        if not builder.data_path.exists():  # no other process prepared it before
             remedy = f"{where}, and cannot be prepared: {_one_line(error)}"
             raise request.error(remedy) from error
     return _find_builder(name, request)
@@ -163,13 +164,13 @@ def _one_line(error: Exception) -> str:
 
 
 def _find_features(request: Request, info: Any) -> tuple[str, dict[str, str]]:
-    """Returns the feature that is the image, and the feature that each task learns.
+    """Returns the feature of the image, and the feature that each task learns.
 
     Raises:
-        ConfigError: if there is no image, or neither a label nor a mask of it.
+        ConfigError: if there is no image, or if it has neither a label nor a mask.
     """
     kinds: Any = importlib.import_module("tensorflow_datasets").features
-    # Sorted, since features that come from a file come in any order.
+    # Sorted, because features from a file have no defined order.
     entries: dict[str, Any] = dict(sorted(getattr(info.features, "items", dict)()))
     first, second = (*(info.supervised_keys or ()), "", "")[:2]
     images = [
@@ -191,7 +192,7 @@ def _find_features(request: Request, info: Any) -> tuple[str, dict[str, str]]:
     ]
     images = [name for name in images if name not in masks]
     labels = [name for name, kind in entries.items() if isinstance(kind, kinds.ClassLabel)]
-    # The features of the set's own task come first, then usual names.
+    # The features of the dataset's own task come first, followed by usual names.
     images.sort(key=lambda name: (name != first, name != "image"))
     labels.sort(key=lambda name: (name != second, name != "label"))
     masks.sort(key=lambda name: (not isinstance(entries[name], kinds.LabeledImage), name != second))
@@ -207,14 +208,15 @@ def _find_features(request: Request, info: Any) -> tuple[str, dict[str, str]]:
 class TfdsSource(ImageSource):
     """The examples of a split.
 
-    Reading records as bytes and taking from them what is needed is twice as fast as TFDS's own
-    way, which parses every feature; reading many at a time is 5 times as fast as one by one.
+    Reading records as bytes and parsing only the required features is twice as fast as TFDS's own
+    way, which parses every feature. Reading many records at a time is 5 times as fast as reading
+    them one by one.
 
     Attributes:
         records: the stored bytes of the examples.
-        where: what errors call the split.
+        where: name of the split in errors.
         image, target: names of features.
-        first_class: the value of a mask that is class 0; smaller ones are ignored.
+        first_class: the mask value of class 0. Smaller values are ignored.
     """
 
     records: Any
@@ -232,7 +234,7 @@ class TfdsSource(ImageSource):
     def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
         try:
             records = self.records.__getitems__(indices)
-        except RuntimeError:  # one of them is broken: read alone, it says which
+        except RuntimeError:  # one of them is broken, and reading each alone finds it
             return super().__getitems__(indices)
         stored = map(self._parsed, records)
         return (self.decoded(index, *each) for index, each in zip(indices, stored, strict=True))
@@ -240,7 +242,7 @@ class TfdsSource(ImageSource):
     def stored(self, index: int) -> tuple[bytes, int | bytes]:
         try:
             return self._parsed(self.records[index])
-        except RuntimeError as error:  # ArrayRecord has a checksum of each record
+        except RuntimeError as error:  # because ArrayRecord has a checksum of each record
             problem = f"cannot be read ({' '.join(str(error).split())})"
             raise BadExample(self.name(index), problem) from error
 
@@ -261,7 +263,7 @@ def _records(request: Request, builder: Any, split: str, chosen: str) -> Any:
     TensorFlow.
 
     Raises:
-        ConfigError: for a split that there is not, or files that give no access by index.
+        ConfigError: for a split that does not exist, or files without access by index.
     """
     library: Any = importlib.import_module("tensorflow_datasets")
     try:
@@ -271,7 +273,7 @@ def _records(request: Request, builder: Any, split: str, chosen: str) -> Any:
         available = ", ".join(builder.info.splits)
         remedy = f"{request.config.dataset} has the splits {available}; write e.g. train[:90%]"
         raise ConfigError(SPLIT_FLAGS[split], chosen, remedy) from error
-    # TFDS reads train[2:1] to the end, and train[40:10] as -30 examples.
+    # TFDS would read train[2:1] to the end, and train[40:10] as -30 examples.
     if any(each.from_ and each.to is not None and each.from_ > each.to for each in slices):
         remedy = "a slice of it ends before it begins; write e.g. train[:90%]"
         raise ConfigError(SPLIT_FLAGS[split], chosen, remedy)
