@@ -1,1 +1,1 @@
-"""Starts the processes of a run, here, with Slurm or on Ray, and starts them again."""
+"""Starts and restarts the processes of a run, on this machine, with Slurm or on Ray."""

@@ -31,7 +31,7 @@ TRAIN = ("-m", "jaxdp.train")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """How many processes start here, with which devices."""
+    """The number of processes on this machine, and their devices."""
 
     num_processes: int = setting(
         REQUIRED,
@@ -59,13 +59,13 @@ def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> in
 
     Args:
         flags: of `jaxdp.train`.
-        train: the settings that they give.
+        train: the settings that the flags give.
 
     Returns:
         as `Supervisor.wait` does.
 
     Raises:
-        ConfigError: if there are too few GPUs, or they cannot be shared out evenly.
+        ConfigError: if there are too few GPUs, or if they cannot be divided evenly.
     """
     compilation_cache.enable()  # once for all processes, which inherit the choice
     shares = device_shares(config.num_processes, config.devices_per_process)
@@ -93,7 +93,7 @@ def _run(
             LocalProcess(
                 [*TRAIN, *flags, *group.split(), "--process-id", str(index)],
                 share,
-                # The first one shows the result, and its progress as a bar if there is a terminal.
+                # The first process shows the result, and its progress as a bar on a terminal.
                 inherits=(index == 0, index == 0 and sys.stderr.isatty()),
             )
             for index, share in enumerate(shares)
@@ -112,10 +112,10 @@ def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
 
     Args:
         count: of processes.
-        each: GPUs of a process; None for all of them divided.
+        each: GPUs of a process; None to divide all GPUs.
 
     Raises:
-        ConfigError: if there are too few, or they cannot be shared out evenly.
+        ConfigError: if there are too few, or if they cannot be divided evenly.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

@@ -17,17 +17,18 @@ from jaxdp.cli.exit_codes import SUPERVISED
 from jaxdp.rundir.write import no_link
 from jaxdp.runtime.signals import ENDING
 
-_DRAIN_SECONDS = 2.0  # for readers after the end; a grandchild may hold the pipe open for longer
+_DRAIN_SECONDS = 2.0  # for readers after the end, because a grandchild may keep the pipe open
 _PR_SET_PDEATHSIG = 1
 
 
 class LocalProcess:
-    """Python on this machine, in a session of its own: Ctrl-C reaches it through its parent only.
+    """Python on this machine, in its own session, so that Ctrl-C reaches it only through its
+    parent.
 
     Args:
-        arguments: of Python.
+        arguments: arguments of Python.
         environment: variables to add to the environment of this process.
-        folder: the working directory; None for the one of this process.
+        folder: the working directory; None for the working directory of this process.
         log: the file to which standard error is appended, without standard output; None for
             `lines`.
         inherits: whether it shares (standard output, standard error) with this process.
@@ -78,7 +79,9 @@ class LocalProcess:
                 self._lines.put((is_error, line))
 
     def poll(self) -> int | None:
-        """Returns the exit code, None while it runs; after it, `lines` returns the rest."""
+        """Returns the exit code; None while the process runs. After the end, `lines` returns the
+        rest.
+        """
         code = self._popen.poll()
         if code is not None:
             for reader in self._readers:
@@ -96,9 +99,9 @@ class LocalProcess:
 
 
 def _begin() -> None:
-    """Runs in the new process, which gets a SIGTERM, and saves, if its parent is killed.
+    """Runs in the new process. If its parent is killed, the new process gets a SIGTERM and saves.
 
-    Ray blocks signals that must reach it.
+    Ray blocks signals that must reach the process.
     """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for number in ENDING:

@@ -1,4 +1,4 @@
-"""Measures training in a process of its own, so that its end, for lack of memory, is a result."""
+"""Measures training in a separate process, so that an end for lack of memory is a result."""
 
 import contextlib
 import json
@@ -21,9 +21,9 @@ def run(request: dict[str, Any], cache: str) -> Record:
     `reason` in one line.
 
     Args:
-        request: what the child process measures.
-        cache: folder of compiled programs. It is empty at first, so that compiling is measured, but
-            no program is compiled twice.
+        request: the measurement of the child process.
+        cache: folder of compiled programs. It is empty at first, so that compilation is measured,
+            but no program is compiled twice.
     """
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": cache,
@@ -39,13 +39,13 @@ def run(request: dict[str, Any], cache: str) -> Record:
     )
     record: Record = {}
     for line in process.stdout.splitlines():
-        with contextlib.suppress(ValueError):  # libraries print as well
+        with contextlib.suppress(ValueError):  # libraries also print
             printed = json.loads(line)
             record |= printed if isinstance(printed, dict) else {}
     code = process.returncode
     if "status" in record:
         return record
-    if code == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
+    if code == -signal.SIGKILL:  # by the kernel, because the machine has no memory left
         return record | {"status": "oom", "reason": "out of memory: killed"}
     lines = process.stderr.strip().splitlines()
     reason = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
@@ -54,7 +54,7 @@ def run(request: dict[str, Any], cache: str) -> Record:
 
 def failure(reason: str, text: str) -> Record:
     """Returns status and reason of a failed trial from its output."""
-    # A traceback's lines of source, which are indented, may mention memory before the error does.
+    # Source lines of a traceback, which are indented, may mention memory before the error does.
     text = "\n".join(line for line in text.splitlines() if not line.startswith(" "))
     match = _OUT_OF_MEMORY.search(text)
     line = (text[match.start() :] if match else reason).splitlines()[0][:_REASON_LENGTH]

@@ -1,8 +1,9 @@
-"""Trains on the nodes of a Ray cluster: on fewer when a node dies, on more when a node joins.
+"""Trains on the nodes of a Ray cluster, on fewer nodes after a node dies and on more after a node
+joins.
 
-Each width is an attempt: all processes end, and start again from the last checkpoint. When a node
-joins, the processes first save, so that no step is lost. When a node dies, the others cannot go on,
-and the steps after the last checkpoint are repeated.
+Each number of workers is an attempt. Between attempts, all processes end, and start again from the
+last checkpoint. When a node joins, the processes first save, so that no step is lost. When a node
+dies, the others cannot continue, and the steps after the last checkpoint are repeated.
 """
 
 import collections
@@ -22,15 +23,16 @@ from jaxdp.runtime import ray_cluster, ray_connection
 from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost, Node
 from jaxdp.runtime.signals import forwarding
 
-# After a loss the others may still save, if the lost process does; otherwise they are killed.
+# After a loss, the others may still save if the lost process does. Otherwise they are killed.
 _LOST_SECONDS = 5.0
-# If one node is lost this often, not the node dies but Ray's process on it, for lack of memory.
+# If one node is lost this often, the node itself is alive, but Ray's process on it dies for lack of
+# memory.
 _MOST_LOSSES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayConfig(Settings):
-    """How many workers train on a Ray cluster."""
+    """The number of workers that train on a Ray cluster."""
 
     workers: int = setting(
         REQUIRED,
@@ -82,10 +84,10 @@ class RayConfig(Settings):
 
 
 def check(config: RayConfig, train: TrainConfig) -> None:
-    """Checks that the result does not depend on the number of workers, if that number changes.
+    """Checks that the result does not depend on the number of workers, if this number may change.
 
     Raises:
-        ConfigError: if it does.
+        ConfigError: if the result depends on it.
     """
     if config.fewest == config.workers:
         return
@@ -111,10 +113,10 @@ def check(config: RayConfig, train: TrainConfig) -> None:
 
 
 def widest(capacity: int, config: RayConfig, train: TrainConfig, devices: int) -> int | None:
-    """Returns how many workers train, None if there are too few.
+    """Returns how many workers train; None if there are too few.
 
     Args:
-        capacity: workers that fit on the cluster.
+        capacity: number of workers that fit on the cluster.
         devices: of each worker.
     """
     if config.fewest == config.workers:
@@ -131,7 +133,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
 
     Args:
         flags: of `jaxdp.train`.
-        train: the settings that they give.
+        train: the settings that the flags give.
 
     Returns:
         as `Supervisor.wait` does.
@@ -139,7 +141,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
     Raises:
         ConfigError: if Ray is missing or cannot be reached, or the result would depend on the
             number of workers.
-        HeadLost: if the head of the cluster is lost; workers that train save first.
+        HeadLost: if the head of the cluster is lost. Workers that train save first.
     """
     check(config, train)
     with ray_connection.connected(config.address, cpus=config.workers * config.cpus_per_worker):
@@ -156,7 +158,10 @@ class _Launch:
         self._signals: list[int] = []
         self._restarts, self._locked_until = Restarts(config.max_restarts), 0.0
         self._losses: collections.Counter[str] = collections.Counter()
-        self._width, self._widens = 0, False  # of the attempt; whether it ends since more fit
+        self._width, self._widens = (
+            0,
+            False,
+        )  # of the attempt; whether it ends because more workers fit
         self._head_lost: HeadLost | None = None
 
     def run(self) -> int:
@@ -175,13 +180,13 @@ class _Launch:
         return EXIT_STOPPED
 
     def _fitting(self) -> tuple[dict[Node, int], int]:
-        """Returns how many workers fit on each node, and how many train together, 0 for none."""
+        """Returns how many workers fit on each node, and how many train together, or 0 for none."""
         slots = self._capacity.slots()
         devices = self._capacity.gpus or self._train.devices or 1
         return slots, widest(sum(slots.values()), self._config, self._train, devices) or 0
 
     def _wait_for_nodes(self) -> list[Node]:
-        """Returns the node of each worker; none if a signal came first."""
+        """Returns the node of each worker; none if a signal arrives first."""
         slots, width = self._fitting()
         is_first = not self._width and width == self._config.workers
         if not width:
@@ -198,7 +203,7 @@ class _Launch:
         return ray_cluster.place(slots, width)
 
     def _start(self, processes: Sequence[RemoteProcess], attempt: Supervisor) -> None:
-        # All actors first: the process that starts first does not wait long for the others.
+        # Starts all actors first, so that the first process does not wait long for the others.
         addresses = list[str]()
         for index, process in enumerate(processes):
             try:
@@ -213,7 +218,9 @@ class _Launch:
             process.start([*launcher.TRAIN, *self._flags, *group, "--process-id", str(index)])
 
     def _watch(self, attempt: Supervisor) -> None:
-        """Has all processes save if more fit, or if the head is lost: Ray would end them soon."""
+        """Makes all processes save if more workers fit, or if the head is lost, because Ray would
+        then end them soon.
+        """
         if attempt.lost:
             attempt.limit(_LOST_SECONDS)
         if self._head_lost is not None:
@@ -240,7 +247,7 @@ class _Launch:
             for node in {each.node for each in attempt.lost if isinstance(each, RemoteProcess)}:
                 self._capacity.exclude(node)
                 self._losses[node.id] += 1
-            # A node that dies comes back as another one.
+            # A node that dies comes back as another node.
             return max(self._losses.values()) < _MOST_LOSSES
         if self._widens and code == EXIT_STOPPED:
             return True

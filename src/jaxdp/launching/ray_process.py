@@ -10,25 +10,26 @@ from jaxdp.launching.local_process import LocalProcess
 from jaxdp.runtime.coordinator import hold_port
 from jaxdp.runtime.ray_cluster import SILENCE_SECONDS, ClusterCapacity, Node
 
-# When the launcher is killed, Ray ends the actors. Their processes must save, not be killed too.
+# When the launcher is killed, Ray ends the actors. Their processes must save instead of being
+# killed.
 _ACTOR_ENVIRONMENT = {"RAY_kill_child_processes_on_worker_exit": "0"}
 _START_SECONDS = 120.0  # for Ray to start the actor
-# For the lock of a process that is gone to vanish: NFS takes 90 s to notice.
+# For the lock of a lost process to vanish, because NFS takes 90 s to notice.
 LOCKED_SECONDS = 180.0
-# Variables of this process that hold on the nodes as well.
+# Variables of this process that also apply on the nodes.
 _FORWARDED = ("JAX_", "XLA_", "NCCL_", "LIBTPU_", "TFDS_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
 class NodeLost(Exception):
-    """A process cannot be reached any more: its node, or Ray's process there, has died."""
+    """A process can no longer be reached, because its node, or Ray's process on it, has died."""
 
 
 class RemoteProcess:
-    """A process on a node, started by an actor to which Ray gives the CPUs and GPUs.
+    """A process on a node, started by an actor to which Ray assigns the CPUs and GPUs.
 
     Args:
-        node: where it runs.
-        capacity: what it gets.
+        node: the node on which it runs.
+        capacity: its CPUs and GPUs.
     """
 
     def __init__(self, node: Node, capacity: ClusterCapacity) -> None:
@@ -45,17 +46,17 @@ class RemoteProcess:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
         self._actor: Any = actor.remote(not capacity.gpus)
-        self._starting: Any = None  # the answer to `start`
+        self._starting: Any = None  # the response to `start`
         self._code: int | None = None
         self._lines: list[tuple[bool, str]] = []
 
     def address(self) -> tuple[str, int]:
-        """Waits until the actor has started, and returns its host and a port that is free there."""
+        """Waits until the actor has started, and returns its host and a free port on it."""
         return self._get(self._actor.address.remote(), _START_SECONDS)
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Starts Python with these arguments in the folder of this process once the actor has
-        started; does not wait.
+        """Starts Python with these arguments in the folder of this process after the actor has
+        started. Does not wait.
         """
         forwarded = {
             name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)
@@ -63,7 +64,7 @@ class RemoteProcess:
         self._starting = self._actor.start.remote([*arguments], forwarded, os.getcwd())
 
     def poll(self) -> int | None:
-        """Returns the exit code, negative for a signal, None while it runs.
+        """Returns the exit code, negative for a signal; None while the process runs.
 
         Raises:
             ConfigError: if the node does not see the folder of this process.
@@ -86,11 +87,11 @@ class RemoteProcess:
             self._actor.send_signal.remote(int(number))
 
     def close(self) -> None:
-        """Ends the actor; its process gets a SIGTERM if it still runs."""
+        """Ends the actor. Its process gets a SIGTERM if it still runs."""
         self._ray.kill(self._actor)
 
     def _get(self, answer: Any, seconds: float) -> Any:
-        """Returns an answer of the actor, and waits no longer than this for it."""
+        """Returns a response of the actor, and waits at most this time for it."""
         exceptions = self._ray.exceptions
         try:
             for _ in range(round(seconds)):  # after a pause of this process, the rest still counts
@@ -130,7 +131,9 @@ class ProcessActor:
             raise ConfigError("", "", f"{problem}; {remedy}") from error
 
     def look(self) -> tuple[list[tuple[bool, str]], int | None]:
-        """Returns the lines printed since the last call, and the exit code, None while it runs."""
+        """Returns the lines printed since the last call, and the exit code, which is None while the
+        process runs.
+        """
         assert self._process is not None
         code = self._process.poll()
         return self._process.lines(), code

@@ -1,9 +1,9 @@
-"""Writes the batch script with which Slurm runs a training command, also again after a requeue.
+"""Writes the batch script with which Slurm runs a training command, including after a requeue.
 
 The script starts one task per GPU with srun. In each task, JAX finds the others from Slurm's
-variables and takes the GPU of its own number (SLURM_LOCALID). All tasks of a node must therefore
-see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times, and its own options, such
-as --partition, replace the script's.
+variables and uses the GPU with its own number (SLURM_LOCALID). All tasks of a node must therefore
+see all GPUs of the node, without --gpus-per-task or --gpu-bind. sbatch checks times, and its own
+options, such as --partition, override the script's options.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
         "time": config.time,
         "output": "%x-%j.out",
         "open-mode": "append",  # a requeued job writes to the same file
-        # Without "B:" it goes to the tasks, not to this shell.
+        # Without "B:", the signal goes to the tasks instead of this shell.
         "signal": f"USR1@{config.save_seconds}",
     }
     lines = [
@@ -106,7 +106,7 @@ def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
     ]
     return _TEMPLATE.format(
         directives="\n".join([*lines, "#SBATCH --requeue"]),
-        # Since Slurm 22.05 srun does not take this over from the job.
+        # Since Slurm 22.05, srun does not inherit this option from the job.
         srun_flags=f" --cpus-per-task={config.cpus_per_task}" if config.cpus_per_task else "",
         command=shlex.join([sys.executable, "-m", "jaxdp.train", *flags]),
     )

@@ -1,6 +1,6 @@
-"""Looks after the processes of a run until all have ended: output, signals, exit codes.
+"""Supervises the processes of a run until all have ended: output, signals, exit codes.
 
-A process runs on this machine or on a node of a Ray cluster; both have the same methods.
+A process runs on this machine or on a node of a Ray cluster. Both types have the same methods.
 """
 
 import signal
@@ -17,7 +17,7 @@ from jaxdp.runtime.running_time import running_seconds
 # After one process has failed, the others notice within the heartbeat timeout. They then have this
 # long to report it and to exit.
 GRACE_SECONDS = 15.0
-# The same command would end with these codes again, and each process has said why.
+# The same command would end with these codes again, and each process has reported why.
 FINAL = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
 _POLL_SECONDS = 0.05
 
@@ -25,16 +25,16 @@ Process = LocalProcess | RemoteProcess
 
 
 class Supervisor:
-    """Looks after the processes of one attempt at a run.
+    """Supervises the processes of one attempt at a run.
 
     Args:
         processes: in the order of their numbers.
-        kind: what messages call each.
-        grace_seconds: for the others after one has failed; then they are killed.
+        kind: the word for a process in messages.
+        grace_seconds: time for the other processes after one has failed, before they are killed.
 
     Attributes:
-        lost: the processes that could not be reached any more.
-        failures: the processes that ended with an error, the first one first, with their codes.
+        lost: the processes that could no longer be reached.
+        failures: the processes that ended with an error, in order, with their codes.
     """
 
     def __init__(self, processes: Sequence[Process], kind: str, grace_seconds: float) -> None:
@@ -51,13 +51,13 @@ class Supervisor:
         """Waits for all processes, and returns the exit code of the run.
 
         Args:
-            signals: that this process has received, in a list that grows.
-            watch: is called again and again meanwhile, with the supervisor.
+            signals: signals that this process has received, in a list that grows.
+            watch: is called repeatedly meanwhile, with the supervisor.
 
         Returns:
-            0 if all ended well, otherwise the code of the first that failed; 128 + N if signal N
-            ended it. If none failed: 75 if the run stopped after saving, 1 if processes were lost.
-            Always 2 if another process writes the folder of the run.
+            0 if all processes succeeded, otherwise the code of the process that failed first, or
+            128 + N if signal N ended it. If no process failed, 75 if the run stopped after saving,
+            and 1 if processes were lost. Always 2 if another process writes the folder of the run.
         """
         sent = 0
         while self._running:
@@ -71,7 +71,7 @@ class Supervisor:
                 watch(self)
             if self._running and running_seconds() > self._deadline:
                 self._kill()
-        if self.locked:  # the others end with 1, maybe before the one that found the lock
+        if self.locked:  # the others end with 1, perhaps before the process that found the lock
             return EXIT_USAGE_ERROR
         if self.failures:
             code = self.failures[0][1]
@@ -80,7 +80,7 @@ class Supervisor:
 
     @property
     def locked(self) -> bool:
-        """Whether another process writes the folder of the run."""
+        """Returns whether another process writes the folder of the run."""
         return EXIT_LOCKED in self._codes
 
     def _name(self, index: int, process: Process) -> str:
@@ -94,7 +94,9 @@ class Supervisor:
             self.lose(index, loss)
             return
         for is_error, line in process.lines():
-            prefix = f"[{index}] " if is_error or index else ""  # bare: the result of the run
+            prefix = (
+                f"[{index}] " if is_error or index else ""
+            )  # without a prefix, because it is the result of the run
             stream = BestEffortStream(sys.stderr) if is_error else sys.stdout
             print(f"{prefix}{line}", end="", file=stream, flush=True)
         if code is not None:
@@ -112,7 +114,7 @@ class Supervisor:
         self._deadline = float("inf")
 
     def lose(self, index: int, loss: NodeLost) -> None:
-        """Gives up a process that cannot be reached."""
+        """Abandons a process that cannot be reached."""
         process = self._running.pop(index)
         self.lost.append(process)
         say(f"{process.where} of {self._kind} {index} {loss}")
@@ -128,7 +130,7 @@ class Supervisor:
             process.send_signal(number)
 
     def explain(self) -> None:
-        """Prints which process failed first, unless each process has said why it ended."""
+        """Prints which process failed first, unless each process has reported why it ended."""
         if self.locked or all(code in FINAL for _, code in self.failures):
             return
         name, code = self.failures[0]
@@ -138,23 +140,23 @@ class Supervisor:
         say(f"{name} was the first to fail: it {what}")
 
     def close(self) -> None:
-        """Frees what the processes hold; those that still run save if they can."""
+        """Frees the resources of the processes. Processes that still run save if they can."""
         while self._running:
             self._running.popitem()[1].close()
 
 
 class Restarts:
-    """Counts how often all processes are started again after one has failed.
+    """Counts how often all processes are restarted after one has failed.
 
     Args:
-        most: how often at most.
+        most: maximum number of restarts.
     """
 
     def __init__(self, most: int) -> None:
         self._count, self._most = 0, most
 
     def again(self, kind: str, code: int) -> bool:
-        """Whether to start all again after an attempt that ended with this code."""
+        """Returns whether to restart all processes after an attempt that ended with this code."""
         if code in FINAL or self._count == self._most:
             return False
         self._count += 1

@@ -1,5 +1,5 @@
-"""Detects the cluster that started this process as one of several, if JAX can ask it for the
-others: Slurm, Open MPI, Kubernetes or a TPU pod.
+"""Detects the cluster that started this process as one of several, if JAX can get the other
+processes from it: Slurm, Open MPI, Kubernetes or a TPU pod.
 """
 
 import os
@@ -11,7 +11,9 @@ ALTERNATIVES = f"{EXPLICIT}, or {flag('distributed', 'off')}"
 
 
 def detect() -> str | None:
-    """Returns what started this process as one of several, if JAX can detect the others."""
+    """Returns the cluster that started this process as one of several, if JAX can detect the other
+    processes.
+    """
     environment = os.environ
     if "SLURM_STEP_NODELIST" in environment and _is_several("SLURM_NTASKS"):
         return "a Slurm step"
@@ -23,15 +25,15 @@ def detect() -> str | None:
 
 
 def _is_several(variable: str) -> bool:
-    """Whether an environment variable is set to another number of processes than 1."""
+    """Returns whether an environment variable is set to a number of processes other than 1."""
     return os.environ.get(variable, "1") != "1"
 
 
 def start_all(cluster: str | None) -> str:
-    """Returns how the processes that are missing are started.
+    """Returns how to start the missing processes.
 
     Args:
-        cluster: what `detect` has returned.
+        cluster: the result of `detect`.
     """
     if cluster == "a Slurm step":
         tasks = os.environ["SLURM_NTASKS"]

@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector away while JAX traces a program."""
+"""Pauses Python's garbage collector while JAX traces a program."""
 
 import contextlib
 import gc
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Collects nothing until the end of the block, or of the function that this decorates.
+    """Pauses the collector until the end of the block, or of the decorated function.
 
-    Tracing makes millions of objects that stay. The collector looks through them again and again,
-    for a quarter of the time that tracing takes.
+    Tracing creates millions of objects that stay alive. The collector would scan them repeatedly,
+    which takes a quarter of the tracing time.
     """
     enabled = gc.isenabled()
     gc.disable()

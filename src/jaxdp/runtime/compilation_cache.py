@@ -1,5 +1,5 @@
-"""Chooses the folder where JAX keeps compiled programs, and leaves one alone that others can
-change.
+"""Chooses the folder in which JAX keeps compiled programs, and does not use a folder that other
+users can change.
 """
 
 import contextlib
@@ -18,41 +18,42 @@ _LIMITS = {
     # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used
     # programs.
     "jax_compilation_cache_max_size": 2 * 2**30,
-    # Shorter compilations are not worth a file each.
+    # Shorter compilations are not worth a file.
     "jax_persistent_cache_min_compile_time_secs": 0.1,
 }
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-# The programs of a training on a CPU have 700 to 4,400 memory maps (PyramidNet 8 and 110) and take
-# 5 MB for 100 of them; Linux allows 65,530 maps.
+# The programs of a training run on a CPU have 700 to 4,400 memory maps (PyramidNet 8 and 110), and
+# 100 maps take 5 MB. Linux allows 65,530 maps.
 _MOST_MAPS = 10_000
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Unusable(Exception):
-    """The cache cannot be trusted; the text says why, and what to do."""
+    """The cache cannot be trusted. The text has the reason and the remedy."""
 
 
 def enable() -> None:
     """Lets JAX keep compiled programs under the user's cache directory.
 
-    Call it before JAX compiles.
+    Must be called before JAX compiles.
 
     JAX loads a compiled program, which is machine code, without a check. Therefore a folder that
-    other users can change is not used, and one line on standard error says so. Child processes
-    inherit the choice. A `JAX_COMPILATION_CACHE_DIR` of the user's stays as it is.
+    other users can change is not used, and one line on standard error reports this. Child processes
+    inherit the choice. A `JAX_COMPILATION_CACHE_DIR` that the user set does not change.
     """
     if _VARIABLE in os.environ:
         return
-    os.environ[_VARIABLE] = ""  # no cache, in child processes neither
+    os.environ[_VARIABLE] = ""  # no cache, including in child processes
     try:
         folder = _private_folder()
     except (OSError, RuntimeError):
-        return  # no home directory, or one that cannot be written: compiling again is the only cost
+        return  # no home directory, or a read-only one; compiling again is the only cost
     except _Unusable as error:
         remedy = f"or set {_VARIABLE} to a folder that only you can write"
         say_again(f"jaxdp: compiled programs are not kept: {error}, {remedy}")
         return
-    # A failing cache, for example on a full disk, costs a compilation, which is worth no warning.
+    # A failing cache, for example on a full disk, costs only a compilation, so no warning is
+    # printed.
     failure = "Error (reading|writing) persistent compilation cache|Cache value for key"
     warnings.filterwarnings("ignore", failure)
     limits = {name: value for name, value in _LIMITS.items() if name.upper() not in os.environ}
@@ -60,11 +61,11 @@ def enable() -> None:
 
 
 def release_programs() -> None:
-    """Has JAX forget all compiled programs once this process has many memory maps.
+    """Clears all compiled programs of JAX if this process has many memory maps.
 
-    Many trainings, e.g. of folds, then neither fill the memory nor exceed what Linux allows.
-    `jax.pmap` (0.10 to 0.12) keeps the programs of functions that are gone. A program that is
-    called again is compiled again, or read from the cache.
+    Many training runs, e.g. of folds, then neither fill the memory nor exceed the limit of Linux.
+    `jax.pmap` (0.10 to 0.12) keeps the programs of deleted functions. A program that is called
+    again is compiled again, or read from the cache.
     """
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
@@ -74,7 +75,7 @@ def release_programs() -> None:
 
 
 def set_options(options: Mapping[str, str | float]) -> None:
-    """Sets options of JAX, whether it has been imported or not, also for child processes."""
+    """Sets options of JAX, whether or not it has been imported, and also for child processes."""
     os.environ.update({name.upper(): str(value) for name, value in options.items()})
     if "jax" in sys.modules:  # it read the environment when it was imported
         import jax
@@ -87,7 +88,8 @@ def _private_folder() -> pathlib.Path:
     """Returns the folder for programs of this kind of CPU, without unfinished files of killed
     processes.
 
-    Machines with different CPUs may share a home directory, and a program runs on one kind of CPU.
+    Machines with different CPUs may share a home directory, but a program runs only on one kind of
+    CPU.
 
     Raises:
         _Unusable: if another user can have changed the folder or a parent of it.
@@ -95,9 +97,10 @@ def _private_folder() -> pathlib.Path:
         RuntimeError: if the user has no home directory.
     """
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    # With links resolved, JAX opens the very folder that is checked here.
+    # With links resolved, JAX opens exactly the folder that is checked here.
     folder = pathlib.Path(os.path.realpath(home / "jaxdp" / f"compiled-{_cpu_hash()}"))
-    # From the root on: once its parents have passed, only the user and root can exchange a folder.
+    # Starts at the root. If all parents pass the check, only the user and root can exchange a
+    # folder.
     for parent in reversed(folder.parents):
         _check_folder(parent, (os.geteuid(), 0), "correct that")
     _check_folder(folder, (os.geteuid(),), "remove it")
@@ -108,7 +111,7 @@ def _private_folder() -> pathlib.Path:
 
 
 def _check_folder(folder: pathlib.Path, owners: tuple[int, ...], remedy: str) -> None:
-    """Makes a folder that is missing, and raises _Unusable for one that another user can change."""
+    """Creates a missing folder, and raises _Unusable for a folder that another user can change."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
     if status.st_uid not in owners:
@@ -122,8 +125,8 @@ def _check_folder(folder: pathlib.Path, owners: tuple[int, ...], remedy: str) ->
 def _remove_unfinished(folder: pathlib.Path) -> None:
     """Removes programs that a killed process left unfinished.
 
-    JAX notes the time of use of a program last, and keeps no new program while that note is
-    missing. A program that another process is writing now is only compiled once more.
+    JAX writes the time of use of a program last, and keeps no new program while this file is
+    missing. A program that another process is currently writing is only compiled again.
     """
     for program in folder.glob("*-cache"):
         if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():

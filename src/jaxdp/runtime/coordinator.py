@@ -16,16 +16,17 @@ _TAKEN = (errno.EADDRINUSE, errno.EACCES)  # the address belongs to this host
 
 
 def check(config: ProcessConfig) -> str | None:
-    """Checks the coordinator's address: JAX aborts a process that cannot reach it.
+    """Checks the coordinator's address, because JAX aborts a process that cannot reach it.
 
     Returns:
-        for process 0 the address at which to listen: the given one if it belongs to this host.
-        Otherwise None, for all addresses of this host: behind an address translation there is none
-        to listen at. A host's own name may be a loopback address here, as in Debian, and another
-        address elsewhere.
+        For process 0, the address at which to listen, which is the given address if it belongs to
+        this host. Otherwise None, for all addresses of this host, because behind an address
+        translation there is no such address. A host's own name may stand for a loopback address on
+        the host, as in Debian, and for another address elsewhere.
 
     Raises:
-        ConfigError: for an address of another form or without an answer, or a port in use.
+        ConfigError: for an address of another form, an address that does not answer, or a port in
+            use.
     """
     address = config.coordinator or ""
     count, index = config.num_processes or 0, config.process_id or 0
@@ -49,7 +50,7 @@ def check(config: ProcessConfig) -> str | None:
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """Returns host and port of HOST:PORT, None for another form."""
+    """Returns host and port of HOST:PORT; None for another form."""
     host, _, port = address.rpartition(":")
     if host and is_count(port) and 0 < int(port) < 2**16:
         return host.strip("[]"), int(port)
@@ -57,23 +58,25 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def unreachable(address: tuple[str, int], seconds: float) -> str:
-    """Tries for so long to connect, and returns why that failed; "" once it succeeds."""
+    """Tries to connect for this time, and returns why it failed, or "" if it succeeded."""
     deadline, reason = running_seconds() + seconds, "no answer"
     while running_seconds() < deadline:
         try:
             socket.create_connection(address, timeout=min(seconds, 5)).close()
             return ""
-        except OSError as error:  # also an unknown name, which may appear once its machine is up
+        except (
+            OSError
+        ) as error:  # including an unknown name, which may become known when its machine is up
             reason = error.strerror or str(error)
             time.sleep(0.1)
     return reason
 
 
 def hold_port() -> socket.socket:
-    """Returns a socket bound to a free port, so that the system gives the port to no one else.
+    """Returns a socket bound to a free port, so that the system gives the port to no other process.
 
-    A second run with the same port would end both. A process that asks for the port by number can
-    listen there, since this socket does not listen.
+    A second run with the same port would end both runs. A process that requests the port by number
+    can listen at it, because this socket does not listen.
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
@@ -83,7 +86,7 @@ def hold_port() -> socket.socket:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an IP address is reachable from its own host only."""
+    """Returns whether an IP address is reachable only from its own host."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

@@ -1,9 +1,9 @@
-"""Gives the collectives of JAX's CPU backend an address that other hosts reach.
+"""Gives the collectives of JAX's CPU backend an address that other hosts can reach.
 
-Gloo announces what the host's own name stands for, in Debian a loopback address, and JAX has no
-setting for the host name that the collectives take. They are therefore created through names of JAX
-that are not public (tested with JAX 0.10.2: without it two hosts do not connect). A version with
-other names gets JAX's own collectives.
+Gloo announces the address of the host's own name, which is a loopback address in Debian. JAX has no
+setting for the host name of the collectives. They are therefore created through private names of
+JAX. Without this, two hosts do not connect (tested with JAX 0.10.2). A version with other names
+gets JAX's own collectives.
 """
 
 import contextlib
@@ -19,12 +19,13 @@ _ANY_PORT = 9  # nothing is sent there
 def announce(coordinator: str, gather_texts: Callable[[str], list[str]]) -> None:
     """Announces this host's address on the route to the coordinator.
 
-    Call it before JAX starts its backends. The route of process 0 to itself may be a loopback
-    address; it then announces its address on the route to a process on another host, if any.
+    Must be called before JAX starts its backends. The route of process 0 to itself may be a
+    loopback address. Process 0 then announces its address on the route to a process on another
+    host, if any.
 
     Args:
         coordinator: HOST:PORT.
-        gather_texts: returns the text that each process gives.
+        gather_texts: returns the text of each process.
     """
     import jax
     from jax._src import distributed, xla_bridge
@@ -54,7 +55,7 @@ def announce(coordinator: str, gather_texts: Callable[[str], list[str]]) -> None
 
 
 def _address_towards(host: str) -> str:
-    """Returns this host's address on the route to a host, "" without one; sends nothing."""
+    """Returns this host's address on the route to a host, or "" without a route. Sends nothing."""
     with contextlib.suppress(OSError):
         family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as route:

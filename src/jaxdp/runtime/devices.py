@@ -1,4 +1,4 @@
-"""Simulated devices inside a process that may have started JAX already."""
+"""Simulates devices in a process that may have already started JAX."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,7 @@ _runs = 0
 
 
 def available_devices() -> list[Any]:
-    """Returns the devices of this process, which starts JAX, with the flags that jaxdp wants for a
-    CPU.
-    """
+    """Returns the devices of this process. Starts JAX with jaxdp's flags for a CPU."""
     platform.configure(None)
     import jax
 
@@ -21,13 +19,14 @@ def available_devices() -> list[Any]:
 
 
 def ensure(count: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
-    """Makes sure that JAX shows `count` devices where they can be simulated.
+    """Makes sure that JAX has `count` devices, if they can be simulated.
 
-    Before JAX has started, its flags decide. Afterwards JAX is started anew with more simulated
-    devices, if it has nothing but the CPU: arrays keep their content, and programs compile again.
+    Before JAX has started, its flags determine the number. Afterwards, JAX is restarted with more
+    simulated devices, if it has only the CPU. Arrays keep their content, and programs compile
+    again.
 
     Raises:
-        ConfigError: where devices are missing and cannot be simulated any more.
+        ConfigError: if devices are missing and can no longer be simulated.
     """
     platform.configure(count, deterministic=deterministic, precision=precision)
     if count is None or not platform.started():
@@ -49,7 +48,7 @@ def ensure(count: int | None, *, deterministic: bool = False, precision: str = "
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Inside the block a run is under way, below which JAX is not started anew."""
+    """Marks a run in progress, during which JAX is not restarted."""
     global _runs
     _runs += 1
     try:
@@ -59,7 +58,7 @@ def in_use() -> Iterator[None]:
 
 
 def check_alive(devices: Sequence[Any]) -> None:
-    """Raises ConfigError if JAX was started anew since these devices were chosen."""
+    """Raises ConfigError if JAX was restarted since these devices were chosen."""
     import jax
 
     if devices[0].client is not jax.local_devices(backend=devices[0].platform)[0].client:

@@ -1,4 +1,6 @@
-"""How much memory is free: what would take more is refused before it is read or computed."""
+"""Finds how much memory is free, so that requests for more are refused before data are read or
+computed.
+"""
 
 import contextlib
 import os
@@ -13,12 +15,12 @@ _FILES = {
     "cgroup": ("limit_in_bytes", "usage_in_bytes"),
     "cgroup2": ("max", "current"),
 }  # of a group
-_UNNOTICED_BYTES = 64 * 2**20  # what takes less than this is not worth a look at the memory
+_UNNOTICED_BYTES = 64 * 2**20  # smaller requests are not checked
 
 
 def check_memory(wanted: int) -> None:
-    """Raises ValueError if so many bytes are more than this machine, or this container, has
-    free.
+    """Raises ValueError if this number of bytes exceeds the free memory of this machine or
+    container.
     """
     if wanted > _UNNOTICED_BYTES and wanted > (free := available_memory_bytes()):
         raise ValueError(
@@ -27,10 +29,10 @@ def check_memory(wanted: int) -> None:
 
 
 def available_memory_bytes() -> int:
-    """Returns how much memory this process can still take before others are swapped out or
-    killed.
+    """Returns how much memory this process can still allocate before other processes are swapped
+    out or killed.
 
-    The limits of a container and of the process itself (`ulimit -v`) count.
+    The limits of a container and of the process itself (`ulimit -v`) apply.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     if sys.platform == "linux":
@@ -52,8 +54,8 @@ def group_limits(root: pathlib.Path = _ROOT) -> list[tuple[int, int]]:
     Args:
         root: of the file system.
 
-    Source: Linux, cgroups(7) and proc_pid_mountinfo(5); there are two versions, and either, or
-    both, may be mounted.
+    Source: Linux, cgroups(7) and proc_pid_mountinfo(5). There are two versions of control groups,
+    and one or both may be mounted.
     """
     try:
         own = (root / "proc/self/cgroup").read_text().splitlines()
@@ -70,11 +72,11 @@ def group_limits(root: pathlib.Path = _ROOT) -> list[tuple[int, int]]:
             if kind != version or (controllers and "memory" not in options.split(",")):
                 continue
             top = root / mount[4].lstrip("/")
-            # A container may see only its own group, under the path that the host knows.
+            # A container may see only its own group, under the path on the host.
             is_inside = pathlib.PurePosixPath(path).is_relative_to(mount[3])
             group = top / os.path.relpath(path, mount[3]) if is_inside else top
             for folder in (group, *group.parents):
-                with contextlib.suppress(OSError, ValueError):  # it has no limit
+                with contextlib.suppress(OSError, ValueError):  # the group has no limit
                     limit, used = (
                         int((folder / f"memory.{name}").read_text()) for name in _FILES[version]
                     )

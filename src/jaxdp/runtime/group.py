@@ -1,8 +1,8 @@
-"""The processes of a run: what each puts into the store of process 0, and reads of the others.
+"""Connects the processes of a run through the key-value store of process 0.
 
 JAX's distributed runtime connects the processes and notices when one dies. Its key-value store, on
-process 0, carries the rest: the settings, the progress of each process, who asked to stop, why one
-left. Nothing here computes on a device by itself.
+process 0, holds the settings, the progress of each process, requests to stop, and the reasons why
+processes ended. This module computes nothing on devices.
 """
 
 import contextlib
@@ -17,15 +17,16 @@ from typing import Any, NoReturn
 
 from jaxdp.errors import ConfigError
 
-# So many processes ask after every step: process 0 answers some thousand questions a second.
+# Up to this number of processes ask after every step, because process 0 answers about a thousand
+# requests per second.
 _ASKING = 64
 _NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
-_GRACE_SECONDS = 5.0  # for the others to read why process 0 leaves: the store ends with it
+_GRACE_SECONDS = 5.0  # for the others to read why process 0 ends, because the store ends with it
 
 
 @dataclasses.dataclass
 class Group:
-    """The processes of a run, this one among them.
+    """The processes of a run, including this process.
 
     Attributes:
         members: the name of each process in messages, e.g. "process 1 (pid 77 on node-b)".
@@ -35,7 +36,7 @@ class Group:
     count: int = 1
     members: tuple[str, ...] = ("process 0",)
     _stop_step: int | None = None
-    _asked: int = 0  # the last step after which it was time to ask whether to stop
+    _asked: int = 0  # the last step after which a request to stop was checked
     _prefix: str = ""
     _barriers: int = 0
 
@@ -45,20 +46,20 @@ class Group:
     def get(self, key: str) -> str | None:
         try:
             return _client().key_value_try_get(f"{self._prefix}/{key}")
-        except Exception as error:  # the runtime's only class of errors; a missing key is one
+        except Exception as error:  # the runtime's only class of errors, including a missing key
             if "NOT_FOUND" in str(error):
                 return None
             raise
 
     def get_all(self, name: str) -> dict[int, str]:
-        """Returns what the processes have put at `name/INDEX` so far, by index."""
+        """Returns the values that the processes have stored at `name/INDEX` so far, by index."""
         found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
         return {int(key.rpartition("/")[2]): value for key, value in found}
 
     def barrier(self) -> None:
         """Waits for all processes, which must call it equally often.
 
-        A process that dies meanwhile ends the others.
+        If a process dies meanwhile, the others end.
         """
         if self.count > 1:
             self._barriers += 1
@@ -67,7 +68,7 @@ class Group:
             )
 
     def post_exit_reason(self, message: str, code: int, *, hangs: bool = False) -> None:
-        """Posts why this process exits and its code, if the others can still be reached."""
+        """Stores why this process exits, and its code, if the others can still be reached."""
         with contextlib.suppress(Exception):
             self.put(
                 f"left/{self.index}",
@@ -76,7 +77,9 @@ class Group:
             )
 
     def leave(self, code: int) -> NoReturn:
-        """Ends this process at once, process 0 after the others: they read the reason from it."""
+        """Ends this process at once. Process 0 ends after the others, because they read the reason
+        from it.
+        """
         try:
             if self.index == 0 and self.count > 1:
                 _outlive_abort()
@@ -93,7 +96,7 @@ class Group:
         }
 
     def all_gather_text(self, name: str, value: str, timeout_seconds: float) -> list[str]:
-        """Returns the text of each process; waits for all.
+        """Returns the text of each process. Waits for all processes.
 
         Raises:
             ConfigError: if a process does not send its text in time.
@@ -102,8 +105,8 @@ class Group:
             return [value]
         self.put(f"{name}/{self.index}", value)
         try:
-            # Then one answer holds them all: process 0 could not answer N questions of each of N
-            # processes.
+            # One response then holds all texts. Process 0 could not answer N requests from each of
+            # N processes.
             _client().wait_at_barrier(f"{self._prefix}/{name}", int(timeout_seconds * 1000))
         except Exception as error:
             there = self.get_all(name)
@@ -119,16 +122,17 @@ class Group:
         return [values[index] for index in range(self.count)]
 
     def agree_to_stop(self, step: int, *, wanted: bool, margin: int) -> bool:
-        """Whether to stop after this step; all processes give the same answer at the same step.
+        """Returns whether to stop after this step. All processes return the same value at the same
+        step.
 
-        The one that is asked to stop names a step that no other can have passed: none can be more
-        than `margin` - 1 steps ahead of the slowest, because it waits for results that take all
-        processes.
+        A process that must stop names a step that no other process can have passed. No process can
+        be more than `margin` - 1 steps ahead of the slowest, because it waits for results that
+        require all processes.
         """
         if self.count == 1:
             return wanted
-        # All processes see the same steps, and so ask at the same ones. The named step is among
-        # them.
+        # All processes take the same steps, so they ask after the same steps, including the named
+        # step.
         every = 1 + self.count // _ASKING
         due = every == 1 or step // every > self._asked // every
         self._asked = step
@@ -142,7 +146,7 @@ class Group:
         return self._stop_step is not None and step >= self._stop_step
 
     def check_equal(self, what: dict[str, Any], timeout_seconds: float) -> None:
-        """Checks that all processes are about to do the same.
+        """Checks that all processes are about to train the same run.
 
         Raises:
             ConfigError: for the first difference, with the name of the other process.
@@ -165,19 +169,19 @@ class Group:
 
 
 def _outlive_abort() -> None:
-    """Keeps this process alive, and silent, for the seconds that it still has.
+    """Keeps this process alive, without output, for its remaining seconds.
 
-    JAX's runtime aborts process 0 when it misses the others, from a thread without Python.
+    JAX's runtime aborts process 0 when it loses the others, from a thread without Python.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     library = ctypes.CDLL(None)
     library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    # The aborting thread sleeps for as many seconds as the number of the signal, 6.
+    # The aborting thread sleeps for 6 seconds, the number of the signal.
     library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
 
 
 def runtime_state() -> Any:
-    """Returns JAX's state of the connection, which is not public; Orbax uses it as well."""
+    """Returns JAX's state of the connection, which is private. Orbax also uses it."""
     from jax._src import distributed
 
     return distributed.global_state

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Sequence
 from typing import Any
 
-Device = Any  # jax.Device, which type checkers take for a value
+Device = Any  # jax.Device, which type checkers read as a value
 
 _STATISTICS = {
     "device_memory_bytes": "bytes_in_use",
@@ -15,12 +15,12 @@ FIELDS = (*_STATISTICS, "host_memory_bytes")
 
 
 def read_memory(devices: Sequence[Device]) -> dict[str, list[int]]:
-    """Returns the current and peak memory of each device, and this process's memory on the host,
-    as far as they are reported.
+    """Returns the current and peak memory of each device, and this process's memory on the host, if
+    they are reported.
     """
     try:
         found = [device.memory_stats() or {} for device in devices]
-    except RuntimeError:  # a backend that cannot be asked; JAX's own errors are RuntimeErrors
+    except RuntimeError:  # a backend without this information; JAX's own errors are RuntimeErrors
         found = [{}]
     figures = {
         field: [statistics[name] for statistics in found]

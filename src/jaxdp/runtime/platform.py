@@ -1,4 +1,4 @@
-"""Settles what must be decided before JAX starts: simulated devices and flags of the CPU."""
+"""Sets the options that must be set before JAX starts: simulated devices and flags for the CPU."""
 
 import contextlib
 import importlib.metadata
@@ -13,32 +13,33 @@ from jaxdp.runtime import compilation_cache, malloc
 from jaxdp.runtime.free_memory import group_limits
 
 # Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
-# test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a
-# hidden flag in one program and abort or compute wrong values in the next. What each flag gains is
-# in docs/engineering-notes.md.
+# test suite passed with them (Linux, x86-64). Any other version gets no flags, because a compiler
+# may accept a hidden flag in one program, and abort or compute wrong values in the next program.
+# docs/engineering-notes.md lists the gain of each flag.
 _FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 # YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
 _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
-# In jaxlib 0.10 it is also slow for the products of matrices in `models.winograd`.
+# In jaxlib 0.10, it is also slow for the matrix products in `models.winograd`.
 _WITHOUT_PRODUCTS = f"{_WITHOUT_CONVOLUTIONS},-individual_dot"
-# From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library,
-# which is NaN in bfloat16 (PyramidNet, ResNet).
+# From jaxlib 0.11, a reduction then fuses whole networks into one operation of this library, which
+# gives NaN in bfloat16 (PyramidNet, ResNet).
 _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
-# XLA:CPU drops optimization barriers early. In jaxlib 0.10 the effect of rematerialization and of
-# `models.convolution` is lost with them, in 0.12 it is not. The two passes are left out together.
+# XLA:CPU drops optimization barriers early. In jaxlib 0.10, this removes the effect of
+# rematerialization and of `models.convolution`, but not in 0.12. Both passes must be disabled
+# together.
 _BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
 _CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "0.10.2": (_WITHOUT_PRODUCTS, _BARRIERS),
     "0.12.0.1": (_WITHOUT_CONVOLUTIONS,),
 }
-# Settings of JAX, or of its environment, that change what a run draws or how it rounds.
+# Settings of JAX, or of its environment, that change random draws or rounding.
 _JAX_DEFAULTS = {
     "jax_enable_x64": False,
     "jax_threefry_partitionable": True,
     "jax_default_matmul_precision": None,
 }
 HALF_PRECISION = ("bfloat16", "float16")
-# Instead of those, where a program computes in 16 bits.
+# Flags instead of these for a program that computes in 16 bits.
 _HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS,)}
 # Wrong results of a version on a CPU, with or without these flags.
 _DEFECTS = {
@@ -50,7 +51,7 @@ _DEFECTS = {
 }
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
-_DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
+_DESCRIBED: list[bool] = []  # not empty in a process that compiles for absent devices
 
 
 def cores() -> int:
@@ -61,7 +62,7 @@ def cores() -> int:
 def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
     """Returns the XLA flags that jaxdp sets for this CPU.
 
-    None for a jaxlib or a machine it does not know.
+    Returns no flags for an unknown jaxlib or machine.
 
     Args:
         precision: format of the computation.
@@ -76,14 +77,14 @@ def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
 def configure(
     devices: int | None, *, deterministic: bool = False, precision: str = "float32"
 ) -> None:
-    """Adds to XLA_FLAGS what this machine needs; once JAX has started, it changes nothing.
+    """Adds the flags for this machine to XLA_FLAGS. Changes nothing after JAX has started.
 
-    A flag that the user has set stays as it is.
+    A flag that the user has set does not change.
 
     Args:
         devices: how many devices to simulate on the CPU; None for one.
-        deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and
-            no kernels chosen by timing them.
+        deterministic: whether GPU kernels must give the same bits in every run, without atomic sums
+            and without kernels chosen by timing.
         precision: format of the computation.
     """
     if _DESCRIBED:
@@ -95,8 +96,9 @@ def configure(
         import jax
 
         malloc.keep_freed()
-        # The thread that calls a step of one device then allocates its memory, the main one from
-        # the heap. JAX 0.10 to 0.12 have this option; without it a step is only slower.
+        # The thread that calls a step of one device then allocates its memory. The main thread
+        # allocates from the heap. JAX 0.10 to 0.12 have this option. Without it, a step is only
+        # slower.
         with contextlib.suppress(AttributeError):
             jax.config.update("jax_cpu_enable_async_dispatch", False)
     wanted = [*cpu_flags(precision), *(_DETERMINISTIC_FLAGS if deterministic else ())]
@@ -111,24 +113,24 @@ def configure(
 
 
 def started() -> bool:
-    """Whether JAX has started its devices, after which flags have no effect."""
+    """Returns whether JAX has started its devices, after which flags have no effect."""
     if "jax" not in sys.modules:
         return False
-    from jax._src import xla_bridge  # JAX has no public way to ask without starting
+    from jax._src import xla_bridge  # JAX has no public way to check this without starting
 
     return xla_bridge.backends_are_initialized()
 
 
 def check_precision(precision: str, field: str = "precision", value: str | None = None) -> None:
-    """Makes sure that this process computes right values in a format.
+    """Makes sure that this process computes correct values in a format.
 
     Args:
         precision: name of a floating-point format.
-        field: the setting that asks for it.
+        field: the setting that requests it.
         value: of the setting; None for the name of the format.
 
     Raises:
-        ConfigError: if JAX has started with flags under which values on a CPU are wrong.
+        ConfigError: if JAX has started with flags that give wrong values on a CPU.
     """
     wanted = cpu_flags(precision)
     if ({*cpu_flags("float32")} - {*wanted}) & {*xla_flags().split()}:
@@ -138,12 +140,12 @@ def check_precision(precision: str, field: str = "precision", value: str | None 
 
 
 def cpu_defect() -> str | None:
-    """Says in one line what the installed jaxlib computes wrong on this CPU, if that is known."""
+    """Returns one line on wrong results of the installed jaxlib on this CPU, if any are known."""
     return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
 
 
 def unusual_settings() -> str | None:
-    """Says in one line which settings of JAX change what a run computes, if any do."""
+    """Returns one line on settings of JAX that change the results of a run, if there are any."""
     import jax
 
     found = {name: getattr(jax.config, name) for name in _JAX_DEFAULTS}
@@ -157,7 +159,7 @@ def unusual_settings() -> str | None:
 
 
 def cpu_flags_note() -> str:
-    """Says in one line which XLA flags jaxdp sets for this CPU."""
+    """Returns one line with the XLA flags that jaxdp sets for this CPU."""
     system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
     if not (flags := cpu_flags()):
         return (
@@ -168,17 +170,17 @@ def cpu_flags_note() -> str:
 
 
 def describe_only() -> None:
-    """Prepares a process that compiles for described devices and starts none; before JAX starts.
+    """Prepares a process that compiles for described devices and starts none, before JAX starts.
 
-    Flags for the CPU apply to every compiler: with them the compilers for TPUs and GPUs fail at the
-    first optimization barrier. From now on `configure` does nothing.
+    Flags for the CPU apply to every compiler. With these flags, the compilers for TPUs and GPUs
+    fail at the first optimization barrier. After this call, `configure` does nothing.
     """
     _DESCRIBED.append(True)
     flags = xla_flags().split()
     os.environ["XLA_FLAGS"] = " ".join(
         flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
     )
-    # Programs of the cache are loaded onto devices, and there are none.
+    # Programs from the cache would be loaded onto devices, but there are none.
     compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 
 
@@ -196,10 +198,10 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def only_cpu() -> bool:
-    """Whether JAX has nothing but a CPU here."""
+    """Returns whether JAX has only a CPU on this machine."""
     if os.environ.get("JAX_PLATFORMS"):
         return os.environ["JAX_PLATFORMS"] == "cpu"
-    # Where JAX finds accelerators, but for TPUs.
+    # Paths at which JAX finds accelerators, except TPUs.
     plugins = importlib.metadata.entry_points(group="jax_plugins")
     return (
         not plugins
@@ -214,10 +216,10 @@ def xla_flags() -> str:
 
 
 def check_backend() -> None:
-    """Starts JAX, unless it has started.
+    """Starts JAX, unless it has already started.
 
     Raises:
-        ConfigError: if it cannot start, e.g. on a platform that is not there.
+        ConfigError: if it cannot start, e.g. on a missing platform.
     """
     import jax
 
@@ -235,10 +237,10 @@ def check_backend() -> None:
 
 
 def select_devices(count: int | None) -> list:
-    """Returns the first `count` of this process's devices, all of them for None.
+    """Returns the first `count` devices of this process, or all devices for None.
 
     Raises:
-        ConfigError: if there are fewer.
+        ConfigError: if there are fewer devices.
     """
     import jax
 
@@ -250,7 +252,7 @@ def select_devices(count: int | None) -> list:
 
 
 def device_memory_bytes(devices: list) -> int:
-    """Returns how much memory each of these devices has; CPU devices share the machine's."""
+    """Returns the memory of each of these devices. CPU devices share the memory of the machine."""
     statistics = devices[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]

@@ -1,4 +1,6 @@
-"""Connects the processes of a run, has them compile together, and ends one that fails."""
+"""Connects the processes of a run, synchronizes their compilation, and ends a process that
+fails.
+"""
 
 import contextlib
 import itertools
@@ -21,11 +23,11 @@ from jaxdp.text.console import say_again
 from jaxdp.text.flags import for_command
 
 PROG = "jaxdp.train"
-# Texts of errors that are most often due to the death of another process.
+# Texts of errors that are usually caused by the death of another process.
 _LOSS = re.compile("Gloo .* failed|NCCL|by peer")
 _LOST = "another process died or cannot be reached; the same command continues"
-_runs = itertools.count()  # of this process: the keys of two runs must differ
-_MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this process does
+_runs = itertools.count()  # of this process, because the keys of two runs must differ
+_MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this process
 _EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
 _compiled: set[tuple[Any, ...]] = set()
@@ -34,11 +36,11 @@ _compiled: set[tuple[Any, ...]] = set()
 def start(config: ProcessConfig) -> Group:
     """Connects this process with the others, if there are any.
 
-    Call it before the first JAX computation.
+    Must be called before the first JAX computation.
 
     Raises:
-        ConfigError: if settings and cluster leave open which process this is, or the coordinator
-            cannot be reached.
+        ConfigError: if settings and cluster do not determine the index of this process, or if the
+            coordinator cannot be reached.
     """
     global _group
     _group = _connect(config)
@@ -46,14 +48,14 @@ def start(config: ProcessConfig) -> Group:
 
 
 def compile_then_barrier(function: Any, *args: Any) -> Any:
-    """Calls a step that all processes call; after it was compiled, all wait for each other.
+    """Calls a step that all processes call. After compilation, all processes wait for each other.
 
-    One process may find in the cache what another compiles for minutes, and communication fails
-    after 30 seconds (XLA's Gloo).
+    One process may find a program in the cache that another process compiles for minutes, and
+    communication fails after 30 seconds (XLA's Gloo).
 
     Args:
-        function: what `jax.jit` or `jax.pmap` returned; anything else is only called.
-        *args: the state, which always has the same shapes, and others.
+        function: the result of `jax.jit` or `jax.pmap`. Any other function is only called.
+        *args: the state, which always has the same shapes, and further arguments.
     """
     if _group.count > 1 and hasattr(function, "lower"):
         import jax
@@ -67,11 +69,11 @@ def compile_then_barrier(function: Any, *args: Any) -> Any:
 
 
 def exit_and_notify(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
-    """Ends this process at once, if it is one of several, and reports the reason to the others.
+    """Ends this process at once if it is one of several, and reports the reason to the others.
 
     Does nothing otherwise.
 
-    A normal exit would hang, since JAX waits for the others there, and they wait for this one.
+    A normal exit would hang, because JAX would wait for the others, which wait for this process.
 
     Args:
         message: None to print a traceback.
@@ -91,7 +93,9 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
 
 
 def _follows_from_a_loss(error: BaseException | None) -> bool:
-    """Whether an error, or one of its causes, is most often due to the death of another process."""
+    """Returns whether an error, or one of its causes, is usually caused by the death of another
+    process.
+    """
     while error is not None:
         if _LOSS.search(str(error)):
             return True
@@ -100,8 +104,8 @@ def _follows_from_a_loss(error: BaseException | None) -> bool:
 
 
 def _reason_of_others() -> str:
-    """Returns why another process has left; "" if it died without a word."""
-    with contextlib.suppress(Exception):  # process 0 may be the one that is gone
+    """Returns why another process has ended, or "" if it died without a reason."""
+    with contextlib.suppress(Exception):  # process 0 may be the process that is gone
         for index, left in _group.exit_reasons().items():
             return f"{_group.members[index]} has left: {left['message']}"
     return ""
@@ -136,7 +140,7 @@ def _connect(config: ProcessConfig) -> Group:
 
 
 def _initialize(config: ProcessConfig, cluster: str | None) -> None:
-    """Connects the processes by the settings, or by what JAX detects of a cluster."""
+    """Connects the processes by the settings, or by JAX's detection of a cluster."""
     import jax
 
     explicit: dict[str, Any] = {}
@@ -148,7 +152,7 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
         }
-    # JAX's own handler would swallow SIGTERM; the flag that the loop looks at works for one process
+    # JAX's own handler would swallow SIGTERM. The flag that the loop checks works for one process
     # and for many.
     jax.config.update("jax_enable_preemption_service", False)
     streams.keep_libraries_out()
@@ -163,7 +167,7 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
                 heartbeat_timeout_seconds=round(config.heartbeat_timeout),
                 shutdown_timeout_seconds=round(config.distributed_timeout),
             )
-    except Exception as error:  # from the cluster's variables JAX raises whatever reading them does
+    except Exception as error:  # JAX raises any exception of reading the cluster's variables
         if cluster is None:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -176,8 +180,8 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
 
 @contextlib.contextmanager
 def _ending_after(seconds: float, cluster: str | None) -> Generator[None]:
-    """Ends this process with one line if the block takes longer: JAX, which waits in it for the
-    other processes, would abort this one.
+    """Ends this process with one line if the block takes longer, because JAX, which waits in the
+    block for the other processes, would abort this process.
     """
 
     def end() -> None:

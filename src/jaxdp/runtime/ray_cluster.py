@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: how many processes fit on each, and whether the head is lost."""
+"""Finds how many processes fit on each node of a Ray cluster, and whether the head is lost."""
 
 import contextlib
 import dataclasses
@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from jaxdp.runtime.ray_connection import HeadLost
 from jaxdp.runtime.running_time import running_seconds
 
-# A node that is cut off sends nothing, and Ray takes over a minute to declare it dead. An answer
+# A node that is cut off sends nothing, and Ray takes over a minute to declare it dead. A response
 # takes milliseconds.
 SILENCE_SECONDS = 8.0
-_WATCH_SECONDS = 1.0  # between looks at the nodes
-_EXCLUDED_SECONDS = 120.0  # before a node that did not answer is used again
+_WATCH_SECONDS = 1.0  # between checks of the nodes
+_EXCLUDED_SECONDS = 120.0  # before using a node again that did not answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A living machine of a cluster, and how many CPUs and GPUs Ray gives out there."""
+    """A living machine of a cluster, and the CPUs and GPUs that Ray assigns on it."""
 
     id: str
     address: str
@@ -48,10 +48,10 @@ def nodes() -> list[Node]:
 
 
 class Head:
-    """Asks for the nodes again and again, in a thread: a head that is gone does not answer.
+    """Requests the nodes repeatedly, in a thread, because a lost head does not answer.
 
     Attributes:
-        nodes: the last answer.
+        nodes: the last response.
     """
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ class Head:
             raise HeadLost(f"the head of the cluster {silence}: start the cluster again")
 
     def close(self) -> None:
-        """Stops asking, before the connection ends."""
+        """Stops the requests, before the connection ends."""
         self._ended.set()
         self._thread.join(timeout=1.0)
 
 
 class ClusterCapacity:
-    """The nodes on which processes can run, and how many fit on each.
+    """The nodes on which processes can run, and the number of processes that fit on each.
 
     Args:
         cpus: of each process.
@@ -95,7 +95,7 @@ class ClusterCapacity:
         self._excluded_until: dict[str, float] = {}
 
     def exclude(self, node: Node) -> None:
-        """Leaves out a node that does not answer, although Ray may still list it as alive."""
+        """Excludes a node that does not answer, although Ray may still list it as alive."""
         self._excluded_until[node.id] = time.monotonic() + _EXCLUDED_SECONDS
 
     def slots(self) -> dict[Node, int]:
@@ -114,10 +114,11 @@ class ClusterCapacity:
 
 
 def place(slots: Mapping[Node, int], count: int) -> list[Node]:
-    """Returns a node for each process: all nodes evenly, and processes on one node are neighbours.
+    """Returns a node for each process. Uses all nodes evenly, and processes on the same node have
+    consecutive indices.
 
     Args:
-        slots: processes that fit on each node; together at least `count`.
+        slots: number of processes that fit on each node, in total at least `count`.
     """
     places = [(turn, node) for node, number in slots.items() for turn in range(number)]
     places.sort(key=lambda each: each[0])

@@ -1,8 +1,8 @@
 """Starts Ray on this machine, or connects to a cluster.
 
-Ray executes whatever it receives. A Ray that is started here listens on the loopback interface
-alone, requires a token, and has no dashboard and no usage statistics. A cluster of several machines
-belongs to its owner, in a trusted network.
+Ray executes the code that it receives. A Ray that is started here listens only on the loopback
+interface, requires a token, and has no dashboard and no usage statistics. The user is responsible
+for a cluster of several machines, which must be in a trusted network.
 """
 
 import atexit
@@ -24,14 +24,14 @@ from jaxdp.errors import ConfigError
 from jaxdp.runtime.coordinator import is_loopback, split_address, unreachable
 from jaxdp.runtime.platform import environment
 
-# What Ray's processes read when they start.
+# Variables that Ray's processes read when they start.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of lost workers, which the history of the run names
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # the history of the run names lost workers
     "RAY_prestart_worker_first_driver": "0",  # workers started in advance are not used
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # without a GPU of its own a worker sees none
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a worker without its own GPU sees no GPU
 }
-# A cluster of this machine alone, which listens on loopback; despite its name also on Linux.
+# A cluster of this machine only, which listens on loopback. Despite its name, it works on Linux.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _CONNECT_SECONDS = 5.0
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -49,12 +49,13 @@ def require() -> None:
 
 @contextlib.contextmanager
 def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> Iterator[Any]:
-    """Provides Ray, connected, until the block ends; a cluster that it started ends with it.
+    """Provides a connected Ray until the block ends. A cluster that was started here ends with the
+    block.
 
     Args:
-        address: `auto` or HOST:PORT of a cluster; None to start one on this machine. A cluster to
-            which this process is already connected is used as it is.
-        cpus: that Ray gives out at least, if it is started here.
+        address: `auto` or HOST:PORT of a cluster; None to start a cluster on this machine. If this
+            process is already connected to a cluster, this cluster is used.
+        cpus: minimum number of CPUs that Ray assigns, if it is started here.
         field: the setting with the address.
 
     Raises:
@@ -65,20 +66,20 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
         _check_address(str(address), field)
     is_new = address is None and "ray" not in sys.modules
     if is_new and not _AUTHENTICATION.keys() & os.environ.keys():
-        os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
+        os.environ.update(_AUTHENTICATION)  # permanently, because Ray reads them only once
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
         import ray
 
         if not ray.is_initialized():
-            # Otherwise Ray reports lost workers on standard output, which is for results.
+            # Otherwise, Ray would report lost workers on standard output, which is for results.
             worker: Any = importlib.import_module("ray._private.worker")
             cleanup.callback(setattr, worker, "print_to_stdstream", worker.print_to_stdstream)
             worker.print_to_stdstream = lambda *_, **__: None
             cleanup.callback(ray.shutdown)
             handler = signal.getsignal(signal.SIGTERM)
             with warnings.catch_warnings():
-                # Ray's processes replace what was forked at once.
+                # Ray's processes replace the forked process at once.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 _start(ray, address, cpus, field, cleanup)
             if threading.current_thread() is threading.main_thread():
@@ -99,7 +100,9 @@ def _leave() -> None:
 
 
 def _check_address(address: str, field: str) -> None:
-    """Raises ConfigError if no process listens there: Ray would try for minutes."""
+    """Raises ConfigError if no process listens at the address, because Ray would try for
+    minutes.
+    """
     parts = split_address(address)
     if parts is None:
         raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
@@ -125,13 +128,13 @@ def _start(
             remedy = f"no Ray cluster can be used there ({reason}); start one: ray start"
             raise ConfigError(field, address, remedy) from error
         return
-    # Ray read it at import, which may have been earlier. The name is not public, so that the
-    # outcome is checked below.
+    # Ray reads it at import, which may have happened earlier. The name is private, so the result is
+    # checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     # The paths of Ray's sockets, which are in this folder, must be short.
     folder = tempfile.mkdtemp(prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp")
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-    cleanup.callback(ray.shutdown)  # before its folder goes
+    cleanup.callback(ray.shutdown)  # before its folder is removed
     cpus = max(os.cpu_count() or 1, cpus)
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **quiet)
     host = ray.util.get_node_ip_address()

@@ -1,7 +1,7 @@
-"""A clock for limits of time that stops while this process is paused: by SIGSTOP, with its virtual
-machine, or behind the lid of a laptop.
+"""Provides a clock for time limits that stops while this process is paused, for example by SIGSTOP,
+with its virtual machine, or when a laptop is closed.
 
-A thread ticks once a second. What a tick takes longer was a pause.
+A thread ticks once a second. If a tick takes longer, the process was paused.
 """
 
 import functools
@@ -13,7 +13,7 @@ _TICK_SECONDS = 1.0
 
 class _Clock:
     def __init__(self) -> None:
-        self._passed = 0.0, time.monotonic()  # seconds until the last tick, and when it was
+        self._passed = 0.0, time.monotonic()  # seconds until the last tick, and its time
         threading.Thread(target=self._tick, name="jaxdp-clock", daemon=True).start()
 
     def _tick(self) -> None:
@@ -34,7 +34,7 @@ _clock = functools.cache(_Clock)
 
 
 def running_seconds() -> float:
-    """Returns the seconds since the first call in which this process ran; a pause counts as a
-    second at most.
+    """Returns the seconds since the first call in which this process ran. A pause counts as at most
+    a second.
     """
     return _clock().read()

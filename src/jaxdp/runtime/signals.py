@@ -1,7 +1,8 @@
-"""Signals that would end a process: a request to stop after the current step, or passed on.
+"""Handles signals that would end a process, as a request to stop after the current step, or
+forwards them.
 
-A handler only sets a flag. An exception raised in it could surface anywhere: in a callback of JAX
-that swallows it, or in the middle of a save.
+A handler only sets a flag. An exception raised in it could occur anywhere, for example in a
+callback of JAX that swallows it, or in the middle of a save.
 """
 
 import contextlib
@@ -14,12 +15,12 @@ from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.text.console import say_again
 
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # signals that launchers forward
 _START_UP_SECONDS = 5.0
 
 
 class StoppedAtStart(Exception):
-    """A signal came before there was anything to save."""
+    """A signal arrived before there was a state to save."""
 
 
 class StopSignals:
@@ -30,7 +31,7 @@ class StopSignals:
     does an interrupt before training.
 
     Args:
-        numbers: the signals; an ignored one stays ignored, as SIGHUP under nohup.
+        numbers: the signals. An ignored signal stays ignored, such as SIGHUP under nohup.
 
     Attributes:
         training: whether there is a state that can be saved.
@@ -42,11 +43,13 @@ class StopSignals:
         self._received: list[int] = []
 
     def requested(self, number: int | None = None) -> bool:
-        """Whether this signal, or for None any signal, has come."""
+        """Returns whether this signal, or for None any signal, has arrived."""
         return bool(self._received) if number is None else number in self._received
 
     def check(self) -> None:
-        """Raises StoppedAtStart if a signal has come; for places where no work is half done."""
+        """Raises StoppedAtStart if a signal has arrived. To be called where no work is
+        incomplete.
+        """
         if self._received and not self.training:
             raise StoppedAtStart
 
@@ -54,7 +57,8 @@ class StopSignals:
     def handled(self) -> Iterator[None]:
         """Handles the signals until the block ends.
 
-        Does nothing outside the main thread, where Python allows no handlers.
+        Does nothing outside the main thread, because Python allows handlers only in the main
+        thread.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -65,7 +69,7 @@ class StopSignals:
         with contextlib.ExitStack() as cleanup:
             for number in wanted:
                 cleanup.callback(signal.signal, number, signal.signal(number, self._handle))
-            cleanup.callback(setattr, self, "training", True)  # a timer that runs does nothing
+            cleanup.callback(setattr, self, "training", True)  # a timer that expires does nothing
             yield
 
     def _handle(self, number: int, frame: object) -> None:

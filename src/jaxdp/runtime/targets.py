@@ -1,9 +1,9 @@
-"""Accelerators to compile for without having them: their descriptions, and the devices of a
-topology that JAX describes.
+"""Describes accelerators for which programs can be compiled without having them, and the devices of
+a topology.
 
 JAX compiles for a TPU with libtpu and for a CUDA GPU with XLA's plug-in, from a description of the
 machine. Described devices have no memory and run nothing: programs are lowered onto them and
-compiled. chips.toml has the facts and their sources.
+compiled. chips.toml lists the facts and their sources.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from jaxdp.errors import ConfigError
 from jaxdp.runtime.platform import environment
 from jaxdp.text.parsing import is_count
 
-# Without these libtpu asks a metadata server that is not there, complains about it, and lets no
-# second process compile.
+# Without these variables, libtpu contacts a missing metadata server, prints errors, and allows no
+# second process to compile.
 _TPU_SETTINGS = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -32,16 +32,16 @@ _GPUS_PER_HOST = 8
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """An accelerator as its compiler must know it.
+    """The facts of an accelerator that its compiler requires.
 
     Attributes:
         platform: `tpu` or `cuda`.
         name: e.g. `v5e`.
-        example: a topology: the sides of a TPU's torus, or a number of GPUs.
-        memory_bytes: of a device, as its runtime gives it out.
-        most: largest number of devices; a TPU's slice has no more.
-        name_of_device: as CUDA reports it.
-        capability: of a GPU.
+        example: a topology, which is the dimensions of a TPU's torus, or a number of GPUs.
+        memory_bytes: of a device, as available from its runtime.
+        most: largest number of devices, for a TPU the size of its largest slice.
+        name_of_device: name of the device, as CUDA reports it.
+        capability: compute capability of a GPU.
         gpu: fields of a GPU in XLA's description.
     """
 
@@ -68,13 +68,13 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Devices of one kind to compile for.
+    """Devices of one type to compile for.
 
     Attributes:
-        topology: the sides of a torus, or the number of GPUs.
+        topology: the dimensions of a torus, or the number of GPUs.
 
     Raises:
-        ConfigError: for more devices than there can be.
+        ConfigError: for more devices than the accelerator supports.
     """
 
     chip: Chip
@@ -97,7 +97,8 @@ class Target:
         """Reads e.g. `tpu:v5e:4x4` or `cuda:h100:8`.
 
         Raises:
-            ConfigError: for another form, an unknown chip, or a topology that it does not have.
+            ConfigError: for another form, an unknown chip, or a topology that the chip does not
+                have.
         """
         platform, name, topology = (*text.split(":", 2), "", "")[:3]
         chip = CHIPS.get((platform, name))
@@ -113,10 +114,10 @@ class Target:
     def devices(self) -> list[Any]:
         """Returns the described devices, onto which programs can be lowered.
 
-        No accelerator is started.
+        Starts no accelerator.
 
         Raises:
-            ConfigError: if the compiler for them is not installed, or refuses the topology.
+            ConfigError: if their compiler is not installed, or refuses the topology.
         """
         from jax.experimental import topologies
 
@@ -143,7 +144,7 @@ class Target:
 
 
 def gpu_description(chip: Chip) -> str:
-    """Returns a GPU as XLA's compiler wants it described, as text of the message
+    """Returns the description of a GPU for XLA's compiler, as text of the message
     `stream_executor.GpuTargetConfigProto`.
     """
     fields = _SHEETS["described"]["gpu"] | chip.gpu | {"device_memory_size": chip.memory_bytes}

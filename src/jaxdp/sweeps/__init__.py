@@ -1,1 +1,1 @@
-"""Trains with combinations of settings, and compares."""
+"""Trains with combinations of settings, and compares the runs."""

@@ -1,4 +1,4 @@
-"""Starts the runs of a sweep, each in a process of its own, and looks after them."""
+"""Starts the runs of a sweep, each in its own process, and supervises them."""
 
 import signal
 import sys
@@ -17,11 +17,11 @@ class Sweep:
     """The runs of a sweep, and the signals that stop them.
 
     Args:
-        plan: which runs are to come.
-        at_a_time: how many run at once, each with an equal share of the GPUs.
+        plan: the remaining runs.
+        at_a_time: number of simultaneous runs, each with an equal share of the GPUs.
 
     Raises:
-        ConfigError: if the GPUs cannot be shared out evenly.
+        ConfigError: if the GPUs cannot be divided evenly.
     """
 
     def __init__(self, plan: Grid | Search, at_a_time: int) -> None:
@@ -44,7 +44,7 @@ class Sweep:
         return EXIT_STOPPED if self._signals else int(self._failed)
 
     def _start_runs(self) -> bool:
-        """Starts runs at the free places; returns whether any run is under way."""
+        """Starts runs in the free slots, and returns whether any run is in progress."""
         while self._free and not self._signals:
             number, trial = next(self._waiting, (0, None))
             if trial is None:
@@ -57,7 +57,7 @@ class Sweep:
     def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
             for trial in self._running:
-                # First all save; a second Ctrl-C ends them at once.
+                # All runs save first. A second Ctrl-C ends them at once.
                 trial.process.send_signal(number if self._sent else signal.SIGTERM)
             self._sent += 1
 

@@ -1,8 +1,8 @@
-"""The runs of a sweep that Optuna proposes: `--trials 30 'learning_rate=log(1e-4,1)'`.
+"""Provides the runs of a sweep that Optuna proposes: `--trials 30 'learning_rate=log(1e-4,1)'`.
 
-The study is study.db in the folder of the sweep, so that the same command continues. It maximizes
-the metric by which sweeps rank, of the validation data, with its sign changed if smaller is better.
-The first complete run says which metric that is. Optuna's default pruner compares with the median.
+The study is study.db in the folder of the sweep, so that the same command continues it. It
+maximizes the metric of the validation data by which sweeps rank, negated if smaller is better. The
+first complete run determines this metric. Optuna's default pruner compares with the median.
 """
 
 import math
@@ -25,7 +25,7 @@ _EXAMPLE = (
     " optimizer=nesterov,adam"
 )
 _RANGE = re.compile(r"(log|uniform|int)\((.*),(.*)\)")
-_DIGITS = 4  # of a proposed number, which is in the name of a folder
+_DIGITS = 4  # digits of a proposed number, which is in the name of a folder
 _NO_VALIDATION = (
     "a search chooses by validation data, and there are none; set some apart, e.g."
     f" {flag('validation', 0.1)}"
@@ -38,8 +38,8 @@ class Search:
     A trial without a result remains RUNNING in the study, and the next session proposes it again.
 
     Args:
-        number: of trials, as the command line has it.
-        space: the ranges; the seed of its runs also seeds the search.
+        number: of trials, from the command line.
+        space: the ranges. The seed of its runs also seeds the search.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
@@ -54,12 +54,12 @@ class Search:
         self._total, self._space = int(number), space
         self._values: dict[str, list[Any]] = {}  # of each choice, or the two ends of a range
         self._distributions = {name: self._distribution(name) for name in space.texts}
-        for end in (0, -1):  # an end that is out of range shows before anything starts
+        for end in (0, -1):  # an end that is out of range is reported before any run starts
             space.create({name: values[end] for name, values in self._values.items()})
         check_folder("output", space.folder)
 
     def begin(self) -> None:
-        """Opens the study; no other sweep may use it meanwhile."""
+        """Opens the study. No other sweep may use it meanwhile."""
         self._study = self._open()
         self._running: set[str] = set()
         for each in self._in_state("RUNNING"):
@@ -69,7 +69,7 @@ class Search:
         self.count = self._total - len(self._in_state("COMPLETE", "PRUNED"))
 
     def _distribution(self, name: str) -> Any:
-        """Returns Optuna's distribution of a setting; a choice has the values as text."""
+        """Returns Optuna's distribution of a setting. A choice has the values as text."""
         distributions = self._optuna.distributions
         text = self._space.texts[name]
         match = _RANGE.fullmatch(text)
@@ -95,7 +95,7 @@ class Search:
         return {shown(value): value for value in values}.get(proposed, proposed)
 
     def _open(self) -> Any:
-        """Opens the study in the folder, or begins one; only the number of trials may change."""
+        """Opens the study in the folder, or creates it. Only the number of trials may change."""
         from sqlalchemy.pool import NullPool
 
         folder = self._space.folder
@@ -128,24 +128,28 @@ class Search:
         return trial
 
     def _propose(self) -> Iterator[Trial]:
-        """Yields the next run each time, by what came of the runs before."""
+        """Yields the next run, proposed from the results of the previous runs."""
         while (asked := len(self._in_state("COMPLETE", "PRUNED", "RUNNING"))) < self._total:
-            # One sampler for all trials would propose the same again in a second session.
+            # A single sampler for all trials would propose the same values again in a second
+            # session.
             seed = int(
                 np.random.SeedSequence([self._space.config.seed, asked]).generate_state(1)[0]
             )
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
             trial = self._trial(self._study.ask(self._distributions))
-            if trial.name in self._running:  # few values; the next session asks for it again
+            if (
+                trial.name in self._running
+            ):  # for a choice of few values; the next session requests it again
                 continue
             self._running.add(trial.name)
-            if trial.is_done():  # an earlier trial proposed this run: both have its result
+            if trial.is_done():  # an earlier trial proposed this run, so both get its result
                 self.end(trial, 0)
             else:
                 yield trial
 
     def should_stop(self, trial: Trial) -> bool:
-        """Whether a run is worse than the median of the others at its latest evaluation; true once.
+        """Returns whether a run is worse than the median of the others at its latest evaluation.
+        Returns true once.
 
         Raises:
             ConfigError: if it has no validation data.
@@ -160,7 +164,7 @@ class Search:
         return trial.pruned
 
     def _report(self, trial: Trial) -> None:
-        """Reports new evaluations of a run, once a complete run has shown which metric counts."""
+        """Reports new evaluations of a run, after a complete run has determined the metric."""
         best = self._study.user_attrs.get("best_metric")
         for row in trial.run.read("metrics.jsonl") if best else ():
             if row["split"] == "validation" and row["step"] > trial.last_step:
@@ -168,7 +172,7 @@ class Search:
                 trial.last_step = row["step"]
 
     def end(self, trial: Trial, code: int) -> bool:
-        """Records the exit code of a run, and returns whether it failed; divergence is a result."""
+        """Records the exit code of a run, and returns whether it failed. Divergence is a result."""
         self._running.discard(trial.name)
         score = math.nan
         if code == 0:
@@ -182,7 +186,7 @@ class Search:
         if math.isfinite(score):
             self._study.tell(trial.proposal, score)
         elif trial.pruned or code in (0, EXIT_DIVERGED):
-            # A run that diverged would do so again, and shows the search where not to look.
+            # A run that diverged would diverge again, and informs the search.
             self._study.tell(trial.proposal, state=self._optuna.trial.TrialState.PRUNED)
         else:
             return True
@@ -200,7 +204,7 @@ class Search:
 
 
 def _score(metrics: Settings, best: Settings) -> float:
-    """Returns what the study maximizes."""
+    """Returns the value that the study maximizes."""
     value = metrics[best["name"]]
     return value if best["larger_is_better"] else -value
 

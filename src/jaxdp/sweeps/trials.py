@@ -1,4 +1,4 @@
-"""The runs of a sweep: `learning_rate=0.05,0.1 seed=0,1` names four."""
+"""Provides the runs of a sweep. `learning_rate=0.05,0.1 seed=0,1` names four runs."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ from jaxdp.rundir.write import check_folder, replace_file
 from jaxdp.text import parsing
 from jaxdp.text.messages import nearest, shown
 
-_LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
+_LONGEST_NAME = 200  # length of a folder's name; most file systems allow 255 bytes
 _REASON_LENGTH = 300
 
 Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
@@ -27,17 +27,17 @@ Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
 
 @dataclasses.dataclass(eq=False)
 class Trial:
-    """One run of a sweep, which trains in a process of its own.
+    """One run of a sweep, which trains in its own process.
 
     Attributes:
-        settings: in which it differs from the others.
+        settings: settings in which it differs from the others.
         config: all its settings.
-        run: its folder; the name says in which settings it differs.
-        note: why it has no result; empty if it has one.
-        process: in which it trains, once it has started.
+        run: its folder, with a name that lists the settings in which it differs.
+        note: why it has no result; empty if it has a result.
+        process: process in which it trains, after it has started.
         proposal: Optuna's trial in a search.
         pruned: whether a search stops it early.
-        last_step: the step of the last evaluation that a search knows.
+        last_step: the step of the last evaluation that a search has seen.
     """
 
     settings: Settings
@@ -51,11 +51,11 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.name, self.log = self.run.path.name, self.run.file("train.log")
-        # The settings as the sweep has them; train writes config.yaml.
+        # The settings in the form of the sweep. `train` writes config.yaml.
         self._file = self.run.file("settings.yaml")
 
     def is_done(self) -> bool:
-        """Whether its run is complete.
+        """Returns whether its run is complete.
 
         Raises:
             ConfigError: if its folder holds a run with other settings.
@@ -91,11 +91,11 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The settings that vary, and what all runs of a sweep share.
+    """The settings that vary, and the settings that all runs of a sweep share.
 
     Attributes:
         words: e.g. `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`.
-        flag: the flag that has the words: `grid` or `trials`.
+        flag: the flag with the words, `grid` or `trials`.
         config: the settings of all runs. A varied setting displaces its partner of an exclusive
             pair, unless the command line gives both.
         given: the flags of the command line.
@@ -113,7 +113,7 @@ class Space:
         """The values of each setting, by its name.
 
         Raises:
-            ConfigError: for a name that is no setting, and a repetition.
+            ConfigError: for a name that is not a setting, and for a repeated name.
         """
         known = config_lib.settings_with(TrainConfig, saved=True)
         texts: dict[str, str] = {}
@@ -138,10 +138,11 @@ class Space:
         return texts
 
     def values(self, name: str) -> list[Any]:
-        """Returns the values of a setting, or of a keyword of it: its text is a list of YAML.
+        """Returns the values of a setting, or of a keyword of a setting, from a text that is a YAML
+        list.
 
         Raises:
-            ConfigError: if there are none, or they are not of the setting's type.
+            ConfigError: if there are no values, or if they do not have the type of the setting.
         """
         text = self.texts[name]
         field_name, dot, _ = name.partition(".")
@@ -164,10 +165,10 @@ class Space:
         """Returns the run with these settings on top of the shared ones.
 
         Raises:
-            ConfigError: if together they are no valid configuration.
+            ConfigError: if together they are not a valid configuration.
         """
         changed = {name: getattr(self.config, name) for name in self.given}
-        # A keyword changes the keywords that were set as a whole.
+        # A keyword changes one of the keywords that were set together.
         for name in sorted(settings, key=lambda name: "." in name):
             field, dot, keyword = name.partition(".")
             whole = changed.get(field, getattr(self.config, field))
@@ -183,7 +184,7 @@ class Grid:
     """Every combination of values, in order; the last setting varies fastest.
 
     Attributes:
-        waiting: the runs to come; those that are complete do not run again.
+        waiting: the remaining runs. Complete runs do not run again.
         count: their number.
 
     Raises:
@@ -204,12 +205,12 @@ class Grid:
         check_folder("output", space.folder)
 
     def begin(self) -> None:
-        """Finds out which runs are to come."""
+        """Finds out the remaining runs."""
         waiting = [trial for trial in self._trials.values() if not trial.is_done()]
         self.waiting, self.count = iter(waiting), len(waiting)
 
     def should_stop(self, trial: Trial) -> bool:
-        """Whether to stop a run that is under way; true once."""
+        """Returns whether to stop a run in progress. Returns true once."""
         return False
 
     def end(self, trial: Trial, code: int) -> bool:

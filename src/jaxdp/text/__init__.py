@@ -1,1 +1,1 @@
-"""Parses text that others wrote, and makes text for people."""
+"""Parses untrusted text, and formats text for people."""

@@ -1,19 +1,20 @@
-"""Writes and reads tables as CSV (RFC 4180) in which no text is a formula to a spreadsheet."""
+"""Writes and reads tables as CSV (RFC 4180) in which no text is a formula for a spreadsheet."""
 
 import csv
 import io
 import re
 from collections.abc import Iterable
 
-# An apostrophe makes a spreadsheet show the rest of a cell as text. A text that has one there gets
-# one more.
+# An apostrophe makes a spreadsheet show the rest of a cell as text. A text that begins with an
+# apostrophe gets another one.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def write(rows: Iterable[Iterable[object]]) -> str:
     """Returns rows as CSV.
 
-    A text that a spreadsheet would run as a formula begins with an apostrophe, a number never does.
+    Puts an apostrophe before text that a spreadsheet would evaluate as a formula, but never before
+    a number.
     """
     text = io.StringIO()
     csv.writer(text).writerows(map(_shield, row) for row in rows)
@@ -21,10 +22,10 @@ def write(rows: Iterable[Iterable[object]]) -> str:
 
 
 def read(text: str) -> list[list[str]]:
-    """Returns the cells that `write` was given, as texts.
+    """Returns the cells that were passed to `write`, as strings.
 
     Raises:
-        ValueError: if the text is no CSV.
+        ValueError: if the text is not CSV.
     """
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))

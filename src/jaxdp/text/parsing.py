@@ -1,5 +1,5 @@
-"""Parses YAML and JSON that others wrote: anything wrong is a ValueError in one line, and no text
-does anything to a terminal.
+"""Parses untrusted YAML and JSON. Problems raise a ValueError of one line, and no text has an
+effect on a terminal.
 """
 
 import json
@@ -12,15 +12,15 @@ import yaml
 
 from jaxdp.text.messages import one_line, printable
 
-MOST_CHARACTERS = 2**20  # of YAML, which holds settings alone
+MOST_CHARACTERS = 2**20  # of YAML, which holds only settings
 _MOST_VALUES = 100_000
 _DEEPEST = 50
-_LONGEST_NUMBER = 1000  # characters: Python neither reads nor prints more than 4,300 digits
+_LONGEST_NUMBER = 1000  # characters, because Python neither reads nor prints more than 4,300 digits
 _TEXT, _NUMBERS = "tag:yaml.org,2002:str", ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _all_printable(value: Any) -> Any:
-    """Returns a value of JSON with each text in it printable, the names in objects as well."""
+    """Returns a JSON value in which each text is printable, including the names in objects."""
     if isinstance(value, dict):
         return {printable(name): _all_printable(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -29,8 +29,8 @@ def _all_printable(value: Any) -> Any:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number that a float can hold: integers in texts of others can have
-    hundreds of digits.
+    """Returns whether a value is a number that a float can hold, because integers in untrusted text
+    can have hundreds of digits.
     """
     return (
         isinstance(value, int | float)
@@ -42,23 +42,23 @@ def is_finite(value: object) -> TypeGuard[int | float]:
 def resolved(path: str | pathlib.Path) -> pathlib.Path:
     """Returns an absolute path without links.
 
-    Where one leads to itself, which `Path.resolve` raises an error for, it stays.
+    A link that leads to itself, for which `Path.resolve` raises an error, is kept.
     """
     return pathlib.Path(os.path.realpath(path))
 
 
 def is_count(word: str) -> bool:
-    """Whether a text is a number without a sign, and no longer than any that makes sense: of 4,300
-    digits Python makes none.
+    """Returns whether a text is a number without a sign, of a reasonable length. Python converts no
+    number of 4,300 digits.
     """
     return word.isascii() and word.isdecimal() and len(word) < 19
 
 
 def parse_json(text: str) -> Any:
-    """Returns what a JSON text holds, with its texts printable; NaN and Infinity count as numbers.
+    """Returns the content of a JSON text, with printable texts. NaN and Infinity count as numbers.
 
     Raises:
-        ValueError: if it is no JSON, or nested too deeply.
+        ValueError: if it is not JSON, or is nested too deeply.
     """
     try:
         return _all_printable(json.loads(text))
@@ -67,13 +67,13 @@ def parse_json(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.1 without its numbers to base 60: `1:30` is text.
+    """Reads YAML 1.1 without its numbers to base 60, so that `1:30` is text.
 
-    It stops at what would take too long or too much memory: too many or too deeply nested values,
+    It refuses text that would take too much time or memory: too many or too deeply nested values,
     and aliases, which repeat values without limit.
     """
 
-    as_text = False  # whether each value stays as it is written
+    as_text = False  # whether each value stays as written
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -107,14 +107,14 @@ class _TextLoader(_Loader):
 
 
 def parse_yaml(text: str, *, as_text: bool = False) -> Any:
-    """Returns what a YAML text holds, None for an empty one.
+    """Returns the content of a YAML text; None for an empty text.
 
     Args:
-        as_text: whether each value is the text that stands there, e.g. `no` instead of false.
+        as_text: whether each value is the text as written, e.g. `no` instead of false.
 
     Raises:
-        ValueError: if it is no YAML, has an alias or a tag that makes objects, is nested too
-            deeply, is too long or has a number that is too long.
+        ValueError: if it is not YAML, has an alias or a tag that makes objects, is nested too
+            deeply, is too long, or has a number that is too long.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")

@@ -1,4 +1,4 @@
-"""Reads and writes amounts as people do."""
+"""Reads and formats amounts of bytes."""
 
 import re
 
@@ -19,7 +19,7 @@ def bytes_text(count: float | int | None) -> str:
 def parse_bytes(text: str) -> int:
     """Reads `11GiB`, `40GB` or a plain number of bytes.
 
-    Raises ValueError for anything else, for 0, and for what no memory has.
+    Raises ValueError for anything else, for 0, and for impossible amounts.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(k|[MGT]|[KMGT]i|)B?", text.strip())
     if match is None or not 0 < float(match[1]) < 2**60:
