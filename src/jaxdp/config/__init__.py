@@ -1,4 +1,4 @@
-"""Settings: how they are declared, converted and checked, and the files that hold them."""
+"""Declares, converts and checks settings, and reads and writes their files."""
 
 # pyright: reportUnusedImport=false
 

@@ -31,7 +31,7 @@ def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...]
         numbers: types of number that become text.
 
     Raises:
-        ConfigError: if it does not fit.
+        ConfigError: if it does not fit the type.
     """
     kinds = _kinds(annotation)
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
@@ -57,11 +57,11 @@ def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...]
 
 
 def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") -> Any:
-    """Returns the value of a flag, which `convert` still has to check.
+    """Returns the value of a flag, which `convert` must still check.
 
     Args:
-        words: what follows the flag.
-        separator: what separates names in one word; "" where each word is a name.
+        words: the words after the flag.
+        separator: the separator of names in one word; "" if each word is a name.
     """
     kinds = _kinds(annotation)
     if dict in _origins(kinds):
@@ -84,12 +84,12 @@ def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") ->
 
 
 def as_written(value: Any, text: Any, annotation: Any, *, separator: str = "") -> Any:
-    """Returns a value of YAML as a flag with the same text has it.
+    """Returns a YAML value as a flag with the same text would give it.
 
     YAML 1.1 reads `no` and `on` as false and true, `1e-6` as text, `010` as 8 and `000000` as 0.
 
     Args:
-        text: the value with each scalar as it is written.
+        text: the value with each scalar as written.
         separator: as for `from_words`.
     """
     kinds = _kinds(annotation)
@@ -115,7 +115,7 @@ def takes_many(annotation: Any) -> bool:
 
 
 def metavar(annotation: Any) -> str:
-    """Returns what stands in help for a value of a type."""
+    """Returns the placeholder in help for a value of a type."""
     if listed := choices(annotation):
         return "{" + ",".join(map(str, listed)) + "}"
     kinds = _origins(_kinds(annotation))

@@ -1,4 +1,4 @@
-"""Settings that are gone: each is refused with one line that says what to use instead."""
+"""Refuses removed settings, each with one line that names the replacement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from jaxdp.text.flags import flag
 
 # All were removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
-# setting and its value; the text says what to use instead.
+# setting and its value. The text names the replacement.
 REMOVED = {
     "steps_per_call": f"use {flag('steps_per_execution')}",
     "measure_devices": f"use {flag('devices')}",
@@ -50,7 +50,7 @@ REMOVED = {
 
 # Files of earlier versions may hold removed settings at these values, or at None.
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
-# Defaults of removed settings that still name a run's folder.
+# Defaults of removed settings that are still part of the name of a run's folder.
 DEFINING_DEFAULTS = {"grad_reduce_dtype": None}
 
 
@@ -59,7 +59,7 @@ def removal(name: str, command: str = "") -> str | None:
 
     Args:
         name: of a setting that does not exist.
-        command: the command with these flags, in addition to the settings of training; or the
+        command: the command with these flags, in addition to the settings of training, or the
             setting with this value.
     """
     remedy = REMOVED.get(name) or REMOVED.get(f"{command} {name}")
@@ -67,11 +67,11 @@ def removal(name: str, command: str = "") -> str | None:
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a file without the removed ones that are at their defaults, or that
-    another setting has taken over.
+    """Returns the settings of a file without removed settings that are at their defaults, or that
+    another setting has replaced.
     """
     found = strategy_of_workers(settings)
-    if "exchange" in settings and found.get("instances"):  # version 0.2 balanced by itself
+    if "exchange" in settings and found.get("instances"):  # version 0.2 balanced classes by default
         found["class_weights"] = found.get("class_weights") or "balanced"
     return {
         name: value
@@ -81,8 +81,8 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strategy_of_workers(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings or facts of a run in which `exchange: exact` of version 0.2 is the strategy
-    that it is now.
+    """Returns settings or facts of a run in which `exchange: exact` of version 0.2 is replaced by
+    the present strategy.
     """
     found = dict(facts)
     if found.get("exchange") in ("exact", "async"):

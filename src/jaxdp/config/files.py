@@ -1,4 +1,4 @@
-"""Reads and writes settings as YAML, and hashes those that name a run."""
+"""Reads and writes settings as YAML, and hashes the settings that name a run."""
 
 import hashlib
 import itertools
@@ -25,7 +25,8 @@ from jaxdp.text import parsing
 from jaxdp.text.messages import brief, nearest, one_line
 
 FILLED = "filled_in"  # names `Settings.filled` in a file
-# Their runs have the folders of the default strategy: any of them may continue the others.
+# Their runs use the folder of the default strategy, so each of them may continue runs of the
+# others.
 _ON_WORKERS = ("exact", "async")
 
 
@@ -33,7 +34,8 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
     """Reads settings from a file that `to_yaml` or a person wrote.
 
     Returns:
-        only what the file sets; the rest is left to the defaults, and so is what was filled in.
+        only the settings of the file. All other settings, and settings that were filled in, get
+        their defaults.
 
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value
@@ -42,7 +44,7 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
     try:
         path = pathlib.Path(path)
         mode = path.stat().st_mode
-        # <(COMMAND) of a shell ends; other pipes might never.
+        # <(COMMAND) of a shell ends, but other pipes might never end.
         from_shell = stat.S_ISFIFO(mode) and any(map(path.is_relative_to, ("/dev", "/proc")))
         if not stat.S_ISREG(mode) and not from_shell:
             raise ConfigError("config", path, "is no regular file; give a file of settings")
@@ -59,19 +61,20 @@ def parse(
     *,
     warn: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Returns what a text sets, as `load` does.
+    """Returns the settings of a text, as `load` does.
 
     Args:
         path: names the text in errors.
-        warn: called with a line about each removed setting of a run, which is left out; None for
-            a file that a person wrote: it is refused, and values mean what they mean after flags.
+        warn: called with a line about each removed setting of a run, which is left out. None for a
+            file that a person wrote, in which removed settings are refused, and values have the
+            same meaning as after flags.
 
     Raises:
         ConfigError: as `load` does.
     """
     try:
         content: Any = parsing.parse_yaml(text) or {}
-        # The types in the file of a run are those that were written.
+        # The file of a run has the types that were written.
         texts: Any = parsing.parse_yaml(text, as_text=True) or {} if warn is None else None
     except ValueError as error:
         raise ConfigError("config", path, f"cannot be read: {error}") from error
@@ -80,7 +83,7 @@ def parse(
     known, settings = fields(cls), cast(dict[str, Any], content)
     noted = settings.pop(FILLED, None)
     filled = [name for name in known if isinstance(noted, list) and name in noted]
-    if warn is None:  # a person starts from the settings of a run
+    if warn is None:  # the user starts from the settings of a run
         settings = {name: value for name, value in settings.items() if name not in filled}
     settings = deprecation.drop_removed(settings)
     for name, value in list(settings.items()):
@@ -104,7 +107,7 @@ def parse(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a value that occurs twice in full: `load` reads no aliases."""
+    """Writes a value that occurs twice in full, because `load` reads no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -117,7 +120,7 @@ def to_yaml(config: Settings) -> str:
 
 
 def defining(config: TrainConfig) -> dict[str, Any]:
-    """Returns the settings that make a run what it is."""
+    """Returns the settings that define a run."""
     named: dict[str, Any] = {}
     for name, value in config.as_given().part(TrainConfig).plain().items():
         names_run = facts_of(fields(TrainConfig)[name]).names_run
@@ -125,9 +128,9 @@ def defining(config: TrainConfig) -> dict[str, Any]:
             named[name] = value
     if named["strategy"] in _ON_WORKERS:
         named["strategy"] = TrainConfig().strategy
-    # A sweep keeps its folder, although the default may differ between its runs.
+    # A sweep keeps its folder, even if the default differs between its runs.
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
-    # Runs with settings that were removed since keep their folders.
+    # Runs with removed settings keep their folders.
     return deprecation.DEFINING_DEFAULTS | named
 
 
@@ -139,10 +142,10 @@ def kept(config: TrainConfig) -> dict[str, Any]:
 
 
 def run_hash(config: TrainConfig) -> str:
-    """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
+    """Returns 8 hexadecimal digits that are equal for settings that define the same run."""
     return hash_of(defining(config))
 
 
 def hash_of(settings: Mapping[str, Any]) -> str:
-    """Returns 8 hexadecimal digits that are the same for equal settings, whatever their order."""
+    """Returns 8 hexadecimal digits that are equal for equal settings, in any order."""
     return hashlib.sha256(yaml.safe_dump(settings).encode()).hexdigest()[:8]

@@ -1,5 +1,5 @@
-"""The base of all settings: each has one name, which its flag, its keyword and its line of YAML
-share, and carries its own facts.
+"""Defines the base of all settings. Each setting has one name, which its flag, its keyword and its
+line of YAML share, and its own facts.
 """
 
 import copy
@@ -18,8 +18,8 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.text.messages import nearest, shown
 from jaxdp.text.parsing import is_finite
 
-OBJECT = "(object)"  # stands for the name of what a program gave as an object
-REQUIRED: Any = dataclasses.MISSING  # the default of a setting that must be given
+OBJECT = "(object)"  # replaces the name of an object that a program passed
+REQUIRED: Any = dataclasses.MISSING  # the default of a required setting
 
 Some = TypeVar("Some", bound="Settings")
 T = TypeVar("T")
@@ -29,18 +29,18 @@ T = TypeVar("T")
 class Facts:
     """Facts of a setting other than its type and its default.
 
-    The defaults are the safe ones: a setting that says nothing is fixed when a run resumes, names
-    the run's folder, and is part of the compiled step.
+    The defaults are the safe choices. Without other facts, a setting is fixed when a run resumes,
+    is part of the name of the run's folder, and is part of the compiled step.
 
     Attributes:
         help: text of `--help`.
         checks: ranges of its number, or conditions of its text.
-        metavar: stands for the value in `--help`; "" for one that the type names.
+        metavar: the placeholder of the value in `--help`; "" to derive it from the type.
         numbers: types of number that a setting of text accepts in YAML and Python.
-        separator: what separates the names in one word; "" where each word is a name.
-        positional: whether the command line has no flag for it.
+        separator: the separator of names in one word; "" if each word is a name.
+        positional: whether it is positional on the command line, without a flag.
         alias: a short flag.
-        basic: whether `--help` of training shows it; `--help-all` shows all.
+        basic: whether `--help` of training shows it. `--help-all` shows all settings.
         resume: whether a run continues with another value. `fixed`: never; `start`: not, but
             another run may start from its weights; `presence`: while it stays zero or nonzero;
             `free`: always.
@@ -49,7 +49,7 @@ class Facts:
             as settings have that older runs lack; `never`: such a setting is free on resume.
         saved: whether `config.yaml` keeps it. A setting that only says how a command runs is not
             kept and names no run; the program does not depend on it.
-        set_by: objects that decide it, and with which it cannot be given, with spaces between.
+        set_by: objects that determine it, and with which it cannot be given, separated by spaces.
         each_fit: whether each call of `Trainer.fit` may change it.
         loads_data: whether `jaxdp.data.load` accepts it.
         excludes: setting with which it cannot be combined.
@@ -76,13 +76,13 @@ class Facts:
 
 
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
-    """Declares a setting; `facts` are fields of `Facts`. Line breaks in `help` are spaces."""
+    """Declares a setting. `facts` are fields of `Facts`. Line breaks in `help` count as spaces."""
     if not facts.get("saved", True):
         facts |= {"program": False, "names_run": "never"}
     if facts.get("names_run") == "never":  # runs with any value of it share a folder
         facts["resume"] = "free"
     metadata = {"facts": Facts(" ".join(help.split()), checks, **facts)}
-    if isinstance(default, dict):  # no two settings share one
+    if isinstance(default, dict):  # no two settings share a default
         return dataclasses.field(
             default_factory=functools.partial(copy.copy, default), metadata=metadata
         )  # pyright: ignore
@@ -91,7 +91,7 @@ def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings_group(cls: type[T]) -> type[T]:
-    """Makes a class of settings, which are frozen and given by name."""
+    """Makes a class of settings frozen, with keyword arguments only."""
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
@@ -100,9 +100,9 @@ class Settings:
     """Frozen settings. A command inherits the groups of settings that it accepts.
 
     Attributes:
-        filled: names of settings that nobody gave, and that got values which depend on others, the
-            dataset or the devices. They name no run, and a person who starts from the file of a run
-            gets new ones.
+        filled: names of settings that were not given, with defaults that depend on other settings,
+            the dataset or the devices. They are not part of the name of a run, and a user who
+            starts from the file of a run gets new values.
     """
 
     filled: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, repr=False)
@@ -121,21 +121,21 @@ class Settings:
 
     @classmethod
     def of(cls: type[Some], *, filled: frozenset[str] = frozenset(), **settings: Any) -> Some:
-        """Creates settings from values by name, as a file or a program has them.
+        """Creates settings from values by name, as in a file or a program.
 
-        The others get their defaults.
+        All other settings get their defaults.
 
         Args:
             filled: see the attribute.
 
         Raises:
-            ConfigError: for an unknown name, a value of the wrong type, and one that is out of
-                range.
+            ConfigError: for an unknown name, and for a value of the wrong type or out of range.
         """
         return cls(**cls._converted(settings), filled=filled)
 
     def replace(self: Some, **settings: Any) -> Some:
-        """Returns these settings with some changed; what is given displaces what it excludes.
+        """Returns these settings with some changes. A given setting displaces settings that it
+        excludes.
 
         Raises:
             ConfigError: as for `of`.
@@ -146,12 +146,12 @@ class Settings:
         return dataclasses.replace(self, **changed, filled=self.filled.difference(changed))
 
     def fill(self: Some, **settings: Any) -> Some:
-        """Returns these settings with values for those of the given ones that are None."""
+        """Returns these settings with the given values for settings that are None."""
         missing = {name: value for name, value in settings.items() if getattr(self, name) is None}
         return dataclasses.replace(self.replace(**missing), filled=self.filled.union(missing))
 
     def as_given(self: Some) -> Some:
-        """Returns these settings without the values that `fill` gave them."""
+        """Returns these settings without the values that `fill` set."""
         return self.replace(**dict.fromkeys(self.filled))
 
     @classmethod
@@ -167,7 +167,7 @@ class Settings:
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:
-        """Returns the settings that belong to `kind`, some of them changed."""
+        """Returns the settings that belong to `kind`, with some changes."""
         own = {name: getattr(self, name) for name in fields(kind) if name in fields(type(self))}
         return kind.of(**own | changed)
 
@@ -176,7 +176,7 @@ class Settings:
         return {name: getattr(self, name) for name in fields(type(self))}
 
     def plain(self) -> dict[str, Any]:
-        """Returns each setting by its name, in the types that YAML and JSON have.
+        """Returns each setting by its name, in the types of YAML and JSON.
 
         `of` reads them.
         """
@@ -197,17 +197,17 @@ def fields(cls: type[Settings]) -> "Mapping[str, dataclasses.Field[Any]]":
 
 
 def facts_of(field: "dataclasses.Field[Any]") -> Facts:
-    """Returns the facts that a setting was declared with."""
+    """Returns the facts of the declaration of a setting."""
     return field.metadata["facts"]
 
 
 def convert_for(field: "dataclasses.Field[Any]", value: Any) -> Any:
-    """Returns a value from YAML or a program as the type of a setting; see `convert`."""
+    """Returns a value from YAML or a program in the type of a setting, as `convert` does."""
     return convert(field.name, value, field.type, numbers=facts_of(field).numbers)
 
 
 def as_flag(field: "dataclasses.Field[Any]", value: Any, text: Any) -> Any:
-    """Returns a value of YAML as the setting's flag would have it; see `as_written`."""
+    """Returns a YAML value as the setting's flag would give it, as `as_written` does."""
     return as_written(value, text, field.type, separator=facts_of(field).separator)
 
 

@@ -1,8 +1,8 @@
-"""Every setting of a training run.
+"""Defines all settings of a training run.
 
 `config.learning_rate`, `--learning-rate`, the keyword `learning_rate` and `learning_rate:` in YAML
-are the same thing everywhere. Nothing here imports JAX: `--help` and most usage errors are answered
-before it starts.
+are the same setting. This module does not import JAX, so that `--help` and most usage errors are
+printed before JAX starts.
 """
 
 from jaxdp.config.data import DataConfig

@@ -1,4 +1,4 @@
-"""Values of settings that are more than a number or a name, each parsed once, and ranges."""
+"""Parses values of settings that are not a number or a name, and defines ranges."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.text import parsing
 from jaxdp.text.parsing import is_count
 
-_MOST_MASK_VALUES = 255  # 255 itself stands for pixels to ignore
+_MOST_MASK_VALUES = 255  # 255 itself marks ignored pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BatchNormMode:
 
     @classmethod
     def parse(cls, text: str) -> "BatchNormMode":
-        """Reads `replica`, `global` or `group:N`; raises ConfigError for anything else."""
+        """Reads `replica`, `global` or `group:N`. Raises ConfigError for anything else."""
         if text == "replica" or text == "global":
             return cls(text)
         kind, _, size = text.partition(":")
@@ -45,7 +45,7 @@ class BatchNormMode:
 
 @dataclasses.dataclass(frozen=True)
 class ClassWeights:
-    """How much each class counts in the loss.
+    """The weight of each class in the loss.
 
     Attributes:
         values: one number for each class; None for weights that balance the classes of the training
@@ -56,7 +56,7 @@ class ClassWeights:
 
     @classmethod
     def parse(cls, text: str) -> "ClassWeights":
-        """Reads `balanced` or numbers with commas; raises ConfigError for anything else."""
+        """Reads `balanced` or numbers with commas. Raises ConfigError for anything else."""
         if text == "balanced":
             return cls()
         try:
@@ -78,11 +78,11 @@ class ClassWeights:
 
 @dataclasses.dataclass(frozen=True)
 class MaskValues:
-    """Which stored values of masks are the classes.
+    """The stored mask values of the classes.
 
     Attributes:
-        values: of class 0, 1, ...: numbers, or colours as 0xRRGGBB; None makes 0 class 0, and
-            everything else class 1.
+        values: values of class 0, 1, ...: numbers, or colours as 0xRRGGBB; None for 0 as class 0,
+            and everything else as class 1.
         colours: whether they are colours.
     """
 
@@ -91,7 +91,7 @@ class MaskValues:
 
     @classmethod
     def parse(cls, text: str) -> "MaskValues":
-        """Reads `binary`, `0,128,255` or `000000,ff0000`; raises ConfigError for anything else."""
+        """Reads `binary`, `0,128,255` or `000000,ff0000`. Raises ConfigError for anything else."""
         if text == "binary":
             return cls(None)
         words = [word.strip() for word in text.split(",")]
@@ -132,9 +132,9 @@ class Range:
     """A condition that a value must meet in addition to its type.
 
     Attributes:
-        text: says it, after "must".
-        holds: whether a value does.
-        of_text: whether it is about text rather than numbers.
+        text: the condition, as a phrase that follows "must".
+        holds: returns whether a value meets the condition.
+        of_text: whether it applies to text instead of numbers.
     """
 
     text: str
@@ -142,7 +142,7 @@ class Range:
     of_text: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ConfigError for a number or text that does not meet it."""
+        """Raises ConfigError for a number or text that does not meet the condition."""
         if isinstance(value, str) == self.of_text and not self.holds(value):
             raise ConfigError(name, value, f"must {self.text}")
 
@@ -150,12 +150,12 @@ class Range:
 POSITIVE = Range("be greater than 0", lambda value: value > 0)
 NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
 FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
-# For one machine: more of them would use up its memory and threads.
+# For one machine, because more would exhaust its memory and threads.
 MOST_DEVICES, MOST_PROCESSES = 512, 256
-MOST_WORKERS = 4096  # of a cluster
-MOST_CLASSES = 2**15  # a confusion matrix has the square of it
-MOST_STEPS = 10**8  # the learning rate of each step is held
-# `pathlib` would make a local folder `gs:` of the rest.
+MOST_WORKERS = 4096  # for a cluster
+MOST_CLASSES = 2**15  # because a confusion matrix has the square of this number
+MOST_STEPS = 10**8  # because the learning rate of each step is stored
+# `pathlib` would create a local folder `gs:`.
 LOCAL = Range(
     "be a path on this machine, not a URL; mount the storage, or copy from and to it",
     lambda path: re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) is None,
@@ -169,12 +169,12 @@ class Counts:
     """Several whole numbers from 1 in ascending order, e.g. of devices to compare."""
 
     values: tuple[int, ...]
-    name: ClassVar[str] = "devices"  # of the setting, for messages
+    name: ClassVar[str] = "devices"  # name of the setting, for messages
     most: ClassVar[int] = MOST_DEVICES
 
     @classmethod
     def parse(cls, text: str) -> Any:
-        """Reads `4,1,2`; raises ConfigError for anything else, and for numbers above `most`."""
+        """Reads `4,1,2`. Raises ConfigError for anything else, and for numbers above `most`."""
         words = [word.strip() for word in text.split(",") if word.strip()]
         for word in words:
             if not is_count(word) or not int(word):
@@ -204,7 +204,7 @@ def at_most(most: int) -> Range:
 
 
 def parse_keywords(words: Sequence[str]) -> dict[str, Any]:
-    """Reads `["depth=110", "alpha=48"]`; values are YAML, e.g. `true`, `0.5` or `[1, 2]`."""
+    """Reads `["depth=110", "alpha=48"]`. Values are YAML, e.g. `true`, `0.5` or `[1, 2]`."""
     keywords: dict[str, Any] = {}
     for word in words:
         key, separator, value = word.partition("=")
@@ -223,7 +223,7 @@ def parse_keywords(words: Sequence[str]) -> dict[str, Any]:
 
 
 def number(value: Any) -> Any:
-    """Returns a float for text that is one: YAML 1.1 reads 1e-3 as text."""
+    """Returns a float for text that is a float, because YAML 1.1 reads 1e-3 as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:

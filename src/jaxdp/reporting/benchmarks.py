@@ -1,4 +1,4 @@
-"""The table of a grid that `python -m jaxdp.bench` measured, from its records."""
+"""Prints the table of a grid that `python -m jaxdp.bench` measured, from its records."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +25,8 @@ def cell_name(record: Record) -> str:
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:
     """Returns the throughput divided by devices times the throughput of one device.
 
-    The device has the same global batch and the same strategy, or else `single`. None if there is
-    nothing to compare with.
+    The single device has the same global batch, and the same strategy or `single`. Returns None if
+    there is no measurement to compare with.
     """
     alone = {
         each["strategy"]: each["images_per_second"]["median"]
@@ -41,7 +41,7 @@ def efficiency(record: Record, records: Sequence[Record]) -> float | None:
 
 
 def show(records: Sequence[Record]) -> None:
-    """Prints the table of a grid, and beneath it what went wrong."""
+    """Prints the table of a grid, followed by the problems."""
     table = rich.table.Table("strategy", title=heading(records))
     for title in ("devices", "batch", "images/s", "±%", "compile s", "memory", "efficiency"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -66,7 +66,9 @@ def show(records: Sequence[Record]) -> None:
 
 
 def heading(records: Sequence[Record]) -> str:
-    """Returns what was trained on which device, and what simulated devices share."""
+    """Returns a line on the model and the devices, and on the resources that simulated devices
+    share.
+    """
     record = next((each for each in records if "platform" in each), records[0])
     kind = record.get("device_kind", "an unknown device")
     if record.get("platform") == "cpu":

@@ -1,4 +1,4 @@
-"""A classifier's confusion matrix: a figure, and a table of counts, `confusion.csv`."""
+"""Draws the confusion matrix of a classifier, and writes a table of counts, `confusion.csv`."""
 
 import pathlib
 import textwrap
@@ -11,8 +11,8 @@ from jaxdp.reporting.fonts import Figure, PowerNorm
 from jaxdp.rundir.write import replace_file
 from jaxdp.text import csv_text
 
-_MOST_COUNTS = 30  # classes whose counts are legible in the cells
-_MOST_NAMES = 60  # classes whose names are legible
+_MOST_COUNTS = 30  # number of classes up to which counts are legible in the cells
+_MOST_NAMES = 60  # number of classes up to which names are legible
 _LONGEST_NAME = 24  # characters of a name next to the matrix
 _LETTERS_AN_INCH = 10  # of the title
 
@@ -24,8 +24,8 @@ def plot(
 
     Returns the drawing as uint8 (H, W, 3).
 
-    Up to 30 classes have their counts in the cells. More than 60 classes have as many names as are
-    legible.
+    With up to 30 classes, the cells have counts. With more than 60 classes, only as many names are
+    drawn as are legible.
     """
     count = len(class_names)
     has_counts = count <= _MOST_COUNTS
@@ -43,7 +43,8 @@ def plot(
         figure = Figure((side + 0.8, side), layout="constrained")
         axes = figure.subplots()
         shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-        # Each class is confused with few others and rarely, which a linear scale would not show.
+        # Each class is rarely confused, and with few other classes, which a linear scale would not
+        # show.
         image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))
         figure.colorbar(image, ax=axes, label="share of the actual class", shrink=0.85)
         figure.suptitle("\n".join(notes), fontsize=12)
@@ -59,9 +60,7 @@ def plot(
 
 
 def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:
-    """Writes the counts that are not 0, and each class's own, as lines
-    `actual,predicted,images`.
-    """
+    """Writes the counts that are not 0, and the diagonal, as lines `actual,predicted,images`."""
     shown = np.argwhere((confusion > 0) | np.eye(len(class_names), dtype=bool))
     rows = [
         (class_names[row], class_names[column], f"{confusion[row, column]:.0f}")

@@ -1,4 +1,4 @@
-"""Standard output for tables."""
+"""Provides standard output for tables."""
 
 import rich.console
 
@@ -6,7 +6,7 @@ _WIDTH = 100
 
 
 def wide_console() -> rich.console.Console:
-    """Returns a console of at least 100 columns, also for a small terminal and a pipe."""
+    """Returns a console of at least 100 columns, including for a small terminal and a pipe."""
     console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
     console.width = max(console.width, _WIDTH)
     return console

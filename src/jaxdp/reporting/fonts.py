@@ -1,6 +1,6 @@
-"""Matplotlib, whatever backend the environment names, and its fonts.
+"""Imports Matplotlib independently of the backend in the environment, and chooses its fonts.
 
-Figures here are drawn without a backend. Modules that draw import what they need from here.
+Figures are drawn without a backend. Modules that draw import Matplotlib's names from this module.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ __all__ = ["Figure", "FigureCanvasAgg", "PowerNorm", "matplotlib", "ticker", "wi
 
 @contextlib.contextmanager
 def without_warnings(style: Any) -> Iterator[None]:
-    """Draws in a style; a character that no font has becomes a box, without a warning."""
+    """Draws in a style. A character that no font has becomes a box, without a warning."""
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield

@@ -15,7 +15,8 @@ from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks import instances
 from jaxdp.text.messages import valid_text
 
-# From images to each of them with the answer to it: probabilities, or pixels from 0 to 1.
+# A function from images to pairs of an image and its prediction: probabilities, or pixels from 0 to
+# 1.
 Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray]]]
 Separate = Callable[[np.ndarray], np.ndarray]
 
@@ -36,12 +37,12 @@ def draw(
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
-        source: the split that was evaluated, which the picture names.
-        predict: yields each image with the model's answer.
+        source: the evaluated split, which the picture names.
+        predict: yields each image with the model's prediction.
         sums: of the evaluation.
-        separate: from an answer to instance labels, for instance segmentation.
+        separate: from a prediction to instance labels, for instance segmentation.
     """
-    if task.target:  # a task of another package that learns something else
+    if task.target:  # a task of another package with other targets
         return {}
     if task.kind == "classification":
         if "confusion" not in sums:
@@ -61,10 +62,10 @@ def draw(
 def compare(
     task: Any, source: Any, indices: Sequence[int], predict: Predict, separate: Separate | None
 ) -> Iterator[tuple[float, list[tuple[str, np.ndarray]]]]:
-    """Yields of each example how wrong the answer is, and titles with pictures, uint8 (H, W, 1 or
-    3), that show it.
+    """Yields, for each example, the error of the prediction, and titles with pictures, uint8 (H, W,
+    1 or 3), that show it.
 
-    How wrong is 1 - the probability of the class, 1 - the average precision of instances, the share
+    The error is 1 - the probability of the class, 1 - the average precision of instances, the share
     of pixels with another class, or the mean difference of pixels.
 
     Args:
@@ -103,6 +104,6 @@ def compare(
         else:
             truth, found = example["targets"], (answer.clip(0, 1) * 255).round().astype(np.uint8)
             wrong = np.mean(np.abs(np.subtract(found, truth, dtype=float)))
-        height, width = source.size(index)  # padding is no part of the image
+        height, width = source.size(index)  # padding is not part of the image
         row = [(name, shown), ("truth", color(truth)), ("prediction", color(found))]
         yield float(wrong), [(title, picture[:height, :width]) for title, picture in row]

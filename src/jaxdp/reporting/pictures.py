@@ -13,7 +13,7 @@ from jaxdp.reporting import fonts
 from jaxdp.reporting.fonts import Figure, FigureCanvasAgg, matplotlib
 from jaxdp.rundir.write import replacing
 
-_COLORS = 18  # of instances, which take them in turn
+_COLORS = 18  # colors of instances, which use them in turn
 
 
 def class_colors(count: int) -> np.ndarray:
@@ -45,10 +45,11 @@ def _cycled(instances: np.ndarray) -> np.ndarray:
 def overlay(
     image: np.ndarray, mask: np.ndarray, num_classes: int, outline: np.ndarray | None = None
 ) -> Image.Image:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the first.
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes except the
+    first.
 
     Args:
-        outline: pixels (H, W) where the colors hide the image.
+        outline: pixels (H, W) at which the colors hide the image.
     """
     base = to_pillow(image).convert("RGB")
     colors = Image.fromarray(color_mask(mask, num_classes))
@@ -78,9 +79,9 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
     the mean of two.
 
     Args:
-        pixel_range: what becomes black and white, for pixels other than uint8.
+        pixel_range: the values that become black and white, for pixels other than uint8.
     """
-    if pixel_range is not None:  # row by row: it takes 8 bytes a pixel
+    if pixel_range is not None:  # row by row, because it requires 8 bytes per pixel
         rows = (np.interp(row, pixel_range, (0, 255)).round() for row in image)
         image = np.stack([row.astype(np.uint8) for row in rows])
     if image.shape[-1] == 2:
@@ -89,7 +90,9 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
 
 
 def stretch(image: np.ndarray) -> np.ndarray:
-    """Returns a dark image made brighter: pixels of the digits dataset end at 16."""
+    """Returns a brighter version of a dark image, because pixels of the digits dataset end at
+    16.
+    """
     high = float(image.max(initial=0))
     return image if high > 64 else (image * (255 / max(high, 1))).astype(np.uint8)
 
@@ -97,13 +100,13 @@ def stretch(image: np.ndarray) -> np.ndarray:
 def plot_rows(
     rows: Sequence[Sequence[tuple[str, np.ndarray]]], path: pathlib.Path | None, caption: str
 ) -> np.ndarray:
-    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption; the last row may be
+    """Draws rows of titles and pictures, uint8 (H, W, 1 or 3), below a caption. The last row may be
     shorter.
 
     Returns the drawing as uint8 (H, W, 3).
 
     Args:
-        path: of a PNG file; None to write none.
+        path: of a PNG file; None to write no file.
     """
     ratios = [picture.shape[0] / picture.shape[1] for (_, picture), *_ in rows]
     size = (2.6 * len(rows[0]), 2.6 * sum(ratios) + 0.4 * len(rows) + 0.3)

@@ -21,7 +21,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
         metric_name: the metric next to the loss, e.g. `accuracy`.
 
     Returns:
-        A figure that Jupyter shows as the value of a cell, and that pyplot does not know.
+        A figure that Jupyter shows as the value of a cell, and that pyplot does not manage.
     """
     with fonts.without_warnings(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -39,14 +39,14 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                     look = {"marker": marker, "markersize": 3.5, "linewidth": 1.8}
                     axes.plot(*zip(*points, strict=True), color=color, label=split, **look)
             axes.set_xlabel("step")
-            axes.set_ylabel(name, parse_math=False)  # a dollar sign begins no mathematics
+            axes.set_ylabel(name, parse_math=False)  # a dollar sign does not begin mathematics
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")
             if axes.lines:
                 axes.legend(frameon=False)
         figure.suptitle(title, fontsize=12, parse_math=False)
-    # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
+    # Only pyplot would make Jupyter show figures, but it would keep each figure open.
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore
     return figure
 
@@ -61,7 +61,7 @@ def _png(figure: Figure) -> bytes:
 def plot_curves(
     rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str
 ) -> None:
-    """Writes what `curves_figure` draws as PNG."""
+    """Writes the drawing of `curves_figure` as PNG."""
     figure = curves_figure(rows, title=title, metric_name=metric_name)
     with fonts.without_warnings(_STYLE):
         pictures.save(figure, path, dpi=150)

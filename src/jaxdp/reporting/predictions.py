@@ -16,11 +16,13 @@ from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import replacing
 from jaxdp.text.messages import printable
 
-_LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
+_LEAST_SHARE = (
+    0.0005  # share of pixels for a class in the table, because a smaller share would read 0.0%
+)
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Prints a table with a row for each image; long names are wrapped, never shortened."""
+    """Prints a table with a row for each image. Long names are wrapped, never shortened."""
     cells = [{"file": printable(row["file"])} | _cells(row) for row in rows]
     table = rich.table.Table()
     for title in cells[0]:
@@ -31,7 +33,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """Returns what a table says of an image, by the titles of its columns."""
+    """Returns the cells of a table for an image, by the titles of the columns."""
     if "classes" in row:
         titles = ["most likely class", "second", "third"]
         titles += [f"{rank}th" for rank in range(4, len(row["classes"]) + 1)]
@@ -87,9 +89,9 @@ def write_mask(
     Args:
         image: uint8 (H, W, 1 or 3).
         mask: class numbers, uint8 (H, W).
-        names: of the classes; the PNG file has them as its description.
-        values: of `--mask-values`: numbers are written as they are; colours are the palette of the
-            class numbers. Without values, the palette is for viewing.
+        names: of the classes, which are the description of the PNG file.
+        values: value of `--mask-values`. Numbers are written unchanged. Colours are the palette of
+            the class numbers. Without values, the palette is for viewing.
 
     Returns:
         The two paths, for the row of the image.

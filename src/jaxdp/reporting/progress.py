@@ -1,4 +1,4 @@
-"""Shows a person how far a run is, on standard error, and its results, on standard output."""
+"""Shows the progress of a run on standard error, and its results on standard output."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,11 +18,13 @@ from jaxdp.text.messages import printable
 from jaxdp.text.parsing import is_finite
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
-_MAX_DETAILS = 40  # metrics of single classes that a person still reads
+_MAX_DETAILS = 40  # maximum number of metrics of single classes
 
 
 def create_bar(title: str, *, hidden: bool = False) -> rich.progress.Progress:
-    """Returns a bar on standard error that vanishes at the end; hidden without a terminal."""
+    """Returns a bar on standard error that vanishes at the end, and that is hidden without a
+    terminal.
+    """
     console = rich.console.Console(stderr=True, emoji=False)
     return rich.progress.Progress(
         title,
@@ -32,13 +34,13 @@ def create_bar(title: str, *, hidden: bool = False) -> rich.progress.Progress:
         console=console,
         transient=True,
         expand=True,
-        redirect_stdout=False,  # it would send results where the bar is
+        redirect_stdout=False,  # it would redirect results to the bar's stream
         disable=hidden or not console.is_terminal,
     )
 
 
 class Reading:
-    """Shows how far a split is read."""
+    """Shows the progress of reading a split."""
 
     def __init__(self) -> None:
         self._bar = create_bar("reading the {task.description} split")
@@ -57,15 +59,13 @@ class Reading:
 def print_outcome(
     trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]] | None
 ) -> None:
-    """Prints what a run ended with: a table on standard output, and what there is to warn of on
-    standard error.
+    """Prints the result of a run as a table on standard output, and its warnings on standard error.
 
     Args:
         trained: a `training.outcome.RunOutcome` with a run directory.
-        config: the settings that the command was given.
-        skipped: bad examples that were left out, by split; None in all processes but the first,
-            which say no more than why the run did not come to its end, as each may have a log of
-            its own.
+        config: the settings of the command.
+        skipped: bad examples that were left out, by split; None in all processes except the first.
+            These processes only print why the run ended early, because each may have its own log.
     """
     if skipped is not None:
         _print_result(trained, config, skipped)
@@ -88,7 +88,7 @@ def _print_result(
     if trained.was_complete:
         anew = f"another {flag('run_dir')}"
         extended = f"a larger {flag('epochs')} or {flag('steps')}"
-        if not config.run_dir:  # another length is another folder
+        if not config.run_dir:  # another length gives another folder
             anew = flag("resume", "never")
             extended = f"{flag('run_dir', directory.path)} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
@@ -105,15 +105,15 @@ def _print_result(
 
 
 def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool = True) -> None:
-    """Says that a run was complete before it was asked for.
+    """Prints that a run was already complete.
 
-    The line is a warning if settings or code have changed since then.
+    The line is a warning if settings or code have changed since.
 
     Args:
         trained: a `training.outcome.RunOutcome` with a run directory.
-        config: the settings that were asked for.
-        remedy: how to train nevertheless.
-        always: whether to say so even if nothing has changed.
+        config: the requested settings.
+        remedy: how to train anyway.
+        always: whether to print the line even if nothing has changed.
     """
     run, epochs = trained.directory, trained.summary.get("epochs")
     settings = run.changes_text(config)
@@ -133,8 +133,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     """Prints a run's result as a table of a few lines.
 
     Args:
-        metric_name: the metric by which validation data, where there are any, choose the best
-            state.
+        metric_name: the metric by which validation data, if any, determine the best state.
     """
     rows: list[tuple[str, str]] = []
     for split, metrics in summary["metrics"].items():
@@ -142,7 +141,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
         details = [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name]
         if details:
             rows.append(("", ", ".join(details[:_MAX_DETAILS])))
-    if result := summary.get("result"):  # version 0.1 did not say
+    if result := summary.get("result"):  # version 0.1 did not record it
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
         rows.append(("result", f"the {result['state']} state{by}, step {result['step']:,}"))
     count = summary.get("workers", summary["devices"])
@@ -161,7 +160,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     if seconds["first_step"] is not None:
         time_text += f", the first step done after {seconds['first_step']:.1f} s"
     rows += [("time", time_text), ("folder", printable(run_dir))]
-    # Text, because brackets in a string would be markup.
+    # Text, because brackets in a string would be interpreted as markup.
     title = printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}")
     table = rich.table.Table(title=rich.text.Text(title), show_header=False)
     table.add_column(style="bold")

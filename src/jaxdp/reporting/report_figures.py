@@ -24,7 +24,7 @@ _CAPTIONS = {  # of figures of the training rows
 }
 _LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
 _DOTTED = 25  # points of an evaluated curve up to which each has a dot
-_RUN = "#000001"  # stands for the variable with the color of a run
+_RUN = "#000001"  # replaced by the variable with the color of a run
 _STYLE: Any = {
     "font.size": 11,
     "axes.axisbelow": True,
@@ -36,7 +36,7 @@ _STYLE: Any = {
     "lines.markersize": 4,
     "path.simplify_threshold": 1.0,  # pixels
     "svg.fonttype": "none",
-    "svg.hashsalt": "jaxdp",  # the same runs give the same page
+    "svg.hashsalt": "jaxdp",  # so that the same runs give the same page
     "text.parse_math": False,
 }
 _WIDTH = 376
@@ -53,7 +53,7 @@ def compact(value: Number, _: object = None) -> str:
 
 
 def figures(runs: Sequence[ReportedRun]) -> list[tuple[str, Markup]]:
-    """Returns captions, and a drawing over the steps, of everything that the runs measured."""
+    """Returns captions, and a drawing over the steps, for all metrics of the runs."""
     metric = runs[0].metric
     captions = {"loss": "loss", metric: metric.replace("_", " ")} | _CAPTIONS
     drawn = []
@@ -72,7 +72,7 @@ def figures(runs: Sequence[ReportedRun]) -> list[tuple[str, Markup]]:
 
 def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
     """Returns curves of (run, split, steps, values), with marks for events."""
-    texts: list[Markup] = []  # of elements, for readers who point at them
+    texts: list[Markup] = []  # titles of elements, for readers who point at them
 
     def look(run: ReportedRun, text: str) -> dict[str, Any]:
         title = Markup('<g class="run k{}"><title>{}: {}</title>')
@@ -93,7 +93,9 @@ def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
                 axes.axvline(step, **style, **look(run, text))
         axes.set(xlabel="step", xlim=(0, max(run.steps for run, *_ in curves) or 1))
         axes.tick_params(length=0, pad=5)
-        axes.grid(clip_on=False)  # identifiers of clip paths would be the same in all drawings
+        axes.grid(
+            clip_on=False
+        )  # because identifiers of clip paths would be the same in all drawings
         _scale(axes, name, [value for *_, values in curves for value in values])
         return _svg(canvas, texts, caption)
 

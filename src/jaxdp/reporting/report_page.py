@@ -1,6 +1,6 @@
-"""Writes the page of `python -m jaxdp.report`: what is on it, in which order.
+"""Writes the page of `python -m jaxdp.report`, with its content and order.
 
-The folder templates/ has its texts and its look.
+The folder templates/ has its texts and styles.
 """
 
 import base64
@@ -25,7 +25,7 @@ from jaxdp.text.messages import shown
 from jaxdp.text.parsing import is_finite, resolved
 from jaxdp.text.version import version
 
-_FILES = ("config.yaml", "metrics.jsonl", "summary.json")  # a run has one of them at least
+_FILES = ("config.yaml", "metrics.jsonl", "summary.json")  # a run has at least one of these files
 _HAVE_COLUMNS = ("devices", "steps", "workers")  # whether the settings are the same or differ
 _LARGEST_PICTURE = (1400, 4200)  # width and height in pixels
 
@@ -33,7 +33,7 @@ _LARGEST_PICTURE = (1400, 4200)  # width and height in pixels
 def write_report(
     folders: Sequence[pathlib.Path], output: pathlib.Path, title: str | None = None
 ) -> None:
-    """Writes one HTML file about folders of runs; it needs no other file.
+    """Writes one HTML file about folders of runs, which requires no other file.
 
     Raises:
         ConfigError: if a folder has no run, or the file cannot be written.
@@ -57,8 +57,10 @@ def write_report(
 
 
 def _page(runs: Sequence[ReportedRun], title: str | None) -> str:
-    """Returns the page; its template escapes every value."""
-    alike: dict[tuple[str, str], list[ReportedRun]] = {}  # scores compare only on the same data
+    """Returns the page. Its template escapes every value."""
+    alike: dict[
+        tuple[str, str], list[ReportedRun]
+    ] = {}  # scores are comparable only on the same data
     for run in runs:
         alike.setdefault((str(run.fact("dataset")), run.metric), []).append(run)
     models, datasets = (
@@ -94,7 +96,7 @@ def _page(runs: Sequence[ReportedRun], title: str | None) -> str:
 
 
 def _section(runs: list[ReportedRun]) -> dict[str, Any]:
-    """Returns what is shown of runs on one dataset, compared by one metric, the best first."""
+    """Returns the content for runs on one dataset, compared by one metric, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     for index, run in enumerate(runs):
@@ -136,7 +138,8 @@ def _event_text(event: Row) -> str:
 
 
 def _pictures(run: ReportedRun) -> dict[str, str]:
-    """Returns the pictures of a run as addresses by name, an empty one if it cannot be read.
+    """Returns the pictures of a run as addresses by name, with an empty address for an unreadable
+    picture.
 
     The page draws the curves itself.
     """
@@ -152,7 +155,7 @@ def _pictures(run: ReportedRun) -> dict[str, str]:
 
 
 def _embedded(content: bytes) -> str:
-    """Returns a picture, small enough for the page, as its own address."""
+    """Returns a picture, small enough for the page, as a data URL."""
     with Image.open(io.BytesIO(content)) as stored:
         picture = stored.convert("RGB")
     picture.thumbnail(_LARGEST_PICTURE)

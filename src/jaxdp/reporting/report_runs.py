@@ -17,7 +17,7 @@ from jaxdp.text.parsing import is_finite
 
 SPLITS = ("train", "validation", "test")
 _ENDS = ("done", "stopped", "diverged")
-_POSITION = ("step", "epoch", "split")  # fields of a row that are no metrics
+_POSITION = ("step", "epoch", "split")  # fields of a row that are not metrics
 Number = float | int
 
 
@@ -26,7 +26,7 @@ class ReportedRun:
 
     Attributes:
         settings: of training; empty if they cannot be read.
-        summary: summary.json; empty if the run went on after it was written.
+        summary: summary.json; empty if the run continued after it was written.
         dataset: dataset.json.
         status: done, stopped, diverged, running or unfinished.
         problems: what is missing or cannot be read.
@@ -72,13 +72,13 @@ class ReportedRun:
         return rows
 
     def fact(self, name: str) -> Any:
-        """Returns what the summary says, else the history, else the settings."""
+        """Returns the value from the summary, or else from the history or the settings."""
         sources = (self.summary, *reversed(self.history), self.settings)
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
     @property
     def devices(self) -> Any:
-        """The number of devices, or of workers with a CPU core each."""
+        """The number of devices, or of workers with one CPU core each."""
         workers = self.fact("workers")
         return self.fact("devices") if workers is None else f"{workers} workers"
 
@@ -88,13 +88,13 @@ class ReportedRun:
 
     @functools.cached_property
     def held_out(self) -> str:
-        """The split by which runs are compared: validation, or test where there is none."""
+        """The split by which runs are compared: validation, or test without validation data."""
         return "validation" if "validation" in {row["split"] for row in self.rows} else "test"
 
     def series(self, split: str, name: str) -> tuple[list[Number], list[Number]]:
-        """Returns the steps and values of the rows that have one.
+        """Returns the steps and values of the rows that have a value.
 
-        The value of a list with a number for each device is their mean.
+        The value of a list with a number for each device is its mean.
         """
         steps: list[Number] = []
         values: list[Number] = []
@@ -108,8 +108,8 @@ class ReportedRun:
 
     @property
     def score(self) -> Number | None:
-        """The metric by which the run is ranked: its best on validation data, or its last on test
-        data, which choose nothing.
+        """The metric by which the run is ranked: the best value on validation data, or the last
+        value on test data, which never determine a choice.
         """
         best = self.summary.get("best", {}).get(self.metric)
         if is_finite(best):
@@ -121,7 +121,9 @@ class ReportedRun:
 
     @functools.cached_property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Metrics by split at the end, or so far, and of the best step if it is another."""
+        """Metrics by split at the end, or so far, and metrics of the best step if it is another
+        step.
+        """
         found = {row["split"]: row for row in self.rows} | self.summary.get("metrics", {})
         best = self.summary.get("best", {})
         if best and best.get("step") != self.steps:
@@ -135,7 +137,7 @@ class ReportedRun:
 
     @functools.cached_property
     def classes(self) -> dict[str, dict[str, Any]]:
-        """Metrics of single classes by class and by title, e.g. `iou, test`."""
+        """The metrics of single classes, by class and by title, e.g. `iou, test`."""
         found: dict[str, dict[str, Any]] = {}
         for split, metrics in self.metrics.items():
             for name, value in metrics.items():
@@ -146,7 +148,7 @@ class ReportedRun:
 
     @property
     def marks(self) -> list[tuple[int, str]]:
-        """Steps at which the run resumed or diverged, and what to say there."""
+        """The steps at which the run resumed or diverged, with their labels."""
         return [
             (event["step"], f"{event['event']} at step {event['step']}")
             for event in self.history

@@ -1,4 +1,4 @@
-"""Tables of a sweep: its runs ranked, and mean and standard deviation over seeds."""
+"""Prints the tables of a sweep: ranked runs, and mean and standard deviation over seeds."""
 
 import math
 import statistics
@@ -18,9 +18,9 @@ class SweptRun(NamedTuple):
     """A run of a sweep.
 
     Attributes:
-        settings: in which it differs from the others.
-        summary: of the run; None if it has no result.
-        note: what is to be known of it.
+        settings: settings in which it differs from the others.
+        summary: summary of the run; None if it has no result.
+        note: a remark on the run.
     """
 
     settings: Mapping[str, Any]
@@ -29,7 +29,9 @@ class SweptRun(NamedTuple):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The metrics of the validation split, or of the test split; none without a summary."""
+        """The metrics of the validation split, or else of the test split; none without a
+        summary.
+        """
         splits = {} if self.summary is None else self.summary["metrics"]
         return splits.get("validation", splits.get("test", {}))
 
@@ -58,7 +60,7 @@ def show(runs: Sequence[SweptRun]) -> None:
 def _print(
     title: str, groups: Sequence[Group], settings: Sequence[str], best: Mapping[str, Any]
 ) -> None:
-    """Prints a line for each group, the best first and those without a result last."""
+    """Prints a line for each group, the best first and groups without a result last."""
     metrics = [name for name in dict.fromkeys((best["name"], "loss")) if name]
     table = rich.table.Table(title=title)
     for name in (*settings, *metrics, "note"):
@@ -73,7 +75,7 @@ def _print(
         note = group[0].note if len(group) == 1 else f"{done} of {len(group)} runs"
         cells = [shown(group[0].settings[name]) for name in settings]
         cells += [_mean_text(name, _values(group, name)) for name in metrics]
-        # As text: brackets in a string would be markup.
+        # As text, because brackets in a string would be interpreted as markup.
         table.add_row(*map(rich.text.Text, [*cells, note]))
     wide_console().print(table)
 
@@ -87,6 +89,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _mean_text(name: str, values: Sequence[float]) -> str:
-    """Returns the mean, and with several values their standard deviation."""
+    """Returns the mean, and the standard deviation if there are several values."""
     text = metric_text(name, _mean(values)) if values else ""
     return f"{text} ± {metric_text(name, statistics.stdev(values))}" if values[1:] else text

@@ -1,8 +1,8 @@
-"""Shares the work of a step among devices, one file per strategy.
+"""Divides the work of a step among devices, with one file per strategy.
 
-`strategy.py` is the interface of all strategies; only `replicas.py` names collectives; `mesh.py`
-and `partition.py` decide where arrays lie. The names here are public: a program with a loop or a
-strategy of its own may rely on them.
+`strategy.py` defines the interface of all strategies, and only `replicas.py` names collectives.
+`mesh.py` and `partition.py` determine where arrays are. The names in this package are public, for
+programs with their own loop or strategy.
 """
 
 from jaxdp.sharding.mesh import MeshShape as MeshShape

@@ -1,10 +1,10 @@
 """Defines the strategy `central`: the first device scatters batch and parameters, gathers
 gradients, and updates alone.
 
-PyTorch's DataParallel and TensorFlow's CentralStorageStrategy work like this. It is slow by design,
-and serves comparisons: all gradients pass through one device, which holds the only lasting copy of
-the parameters. Devices communicate with each other only for batch norm over more examples than one
-of them holds.
+PyTorch's DataParallel and TensorFlow's CentralStorageStrategy work in this way. The strategy is for
+comparisons, and slow by design. All gradients pass through one device, which holds the only
+permanent copy of the parameters. Devices communicate with each other only for batch norm over more
+examples than one device holds.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class Central(strategy.Strategy):
 
         self._compute = on_each(step.accumulate_gradients, Replicas(axis=mesh.DATA_AXIS))
         self._evaluate = on_each(step.eval_step, Replicas())
-        # A program of jit runs where its arguments are.
+        # A jitted program runs on the device of its arguments.
         self._split, self._add = jax.jit(split), jax.jit(add)
         self._update = jax.jit(own_trace(update), donate_argnums=0)
         local = mesh.data_mesh(self.devices)
@@ -92,7 +92,7 @@ class Central(strategy.Strategy):
         return jax.device_put(batch, self.devices[0])
 
     def _scatter(self, whole: Any, batch: step.Batch, data: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns `whole` on each device, and on each its share of the batch."""
+        """Returns `whole` on each device, and each device's share of the batch."""
         return jax.device_put((whole, self._split(batch, data)), self._scattered)
 
     def _gather(self, stacked: Any) -> Any:

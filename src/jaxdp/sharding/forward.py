@@ -1,4 +1,6 @@
-"""Computes a function of a batch in which examples do not meet, on devices of this process."""
+"""Computes a function that treats the examples of a batch separately, on devices of this
+process.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +14,13 @@ from jaxdp.sharding.tracing import own_trace
 
 
 class Forward:
-    """A pure function of a state and a batch, compiled for as many devices as a call asks for.
+    """A pure function of a state and a batch, compiled for the number of devices of a call.
 
-    Each device computes, with no communication, what one device would compute of its slice of the
-    batch.
+    Each device computes its slice of the batch without communication, as a single device would.
 
     Args:
         function: of the state and of arrays with the batch as their first dim.
-        state: is copied to the devices that are used.
+        state: the state, which is copied to the used devices.
     """
 
     def __init__(self, function: Callable[[Any, Array], Array], state: Any) -> None:
@@ -28,21 +29,22 @@ class Forward:
         self.replace_state(state)
 
     def replace_state(self, state: Any) -> None:
-        """Takes another state of the same shapes, for which nothing is compiled anew."""
+        """Replaces the state by a state of the same shapes, which requires no compilation."""
         self._state, self._placed = state, dict[Any, Any]()
 
     def __call__(self, batch: Shaped[Any, "batch ..."], shards: int = 1) -> Array:
-        """Returns the answers to a batch, on the devices.
+        """Returns the outputs for a batch, on the devices.
 
         Args:
-            shards: how many devices compute, the first ones; they divide the batch.
+            shards: how many devices compute. The first devices are used, and their number divides
+                the batch.
         """
         devices = tuple(jax.local_devices()[:shards])
         mesh = data_mesh(devices)
-        if devices not in self._programs:  # JAX may also have been started anew, with more
+        if devices not in self._programs:  # JAX may also have been restarted with more devices
             self._programs[devices] = self._compile(mesh)
         if devices not in self._placed:
-            with jax.ensure_compile_time_eval():  # also if the first call asks for shapes only
+            with jax.ensure_compile_time_eval():  # even if the first call only requests shapes
                 everywhere = NamedSharding(mesh, PartitionSpec())
                 self._placed[devices] = jax.device_put(self._state, everywhere)
         batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(DATA_AXIS)))
@@ -50,7 +52,8 @@ class Forward:
 
     def _compile(self, mesh: Mesh) -> Callable[[Any, Any], Array]:
         examples = PartitionSpec(DATA_AXIS)
-        # Only the state is replicated, and no gradient of it is taken: there is nothing to check.
+        # Only the state is replicated, and no gradient of it is computed, so there is nothing to
+        # check.
         return jax.jit(
             jax.shard_map(
                 self._function,

@@ -1,4 +1,4 @@
-"""Predicts how much memory a step takes and which batch fits, by compiling it, before anything is
+"""Estimates the memory of a step and the batch that fits, by compiling the step, before anything is
 allocated.
 """
 
@@ -17,26 +17,26 @@ from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.text.units import bytes_text
 
-# The rest is for the gaps of the allocator and for the programs themselves.
+# The rest is for gaps of the allocator and for the programs.
 USABLE_FRACTION = 0.92
-# An epoch of fewer steps trains badly, however much memory there is.
+# An epoch of fewer steps trains badly, even if memory allows a larger batch.
 MIN_STEPS_PER_EPOCH = 10
-FIRST_EXAMPLES = 16  # on a device, in the first step that is compiled
+FIRST_EXAMPLES = 16  # examples on a device in the first compiled step
 _MOST_EXAMPLES = 2**24
-_LARGEST_JUMP = 256  # from a number of examples that fits to the next that is tried
+_LARGEST_JUMP = 256  # factor from a number of examples that fits to the next tried number
 KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 
-# The shapes of a step's arguments for a global batch of so many examples.
+# Returns the shapes of a step's arguments for a global batch of this size.
 AbstractStep = Callable[[int], tuple[Any, Any, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a device holds during a training step, by kind, and what it computes.
+    """The bytes that a device holds during a training step, by type, and its operations.
 
     Attributes:
-        dataset: if it lies on the devices.
-        working: what XLA plans in addition: activations, gradients and copies.
+        dataset: bytes of the dataset, if it is on the devices.
+        working: further bytes that XLA plans: activations, gradients and copies.
         flops: floating-point operations of the step on one device, as XLA counts them.
     """
 
@@ -59,7 +59,7 @@ def compile_step(
 ) -> tuple[Any, StepMemory]:
     """Compiles the step for a batch of this size.
 
-    Returns the compiled program, and the memory that XLA plans for it.
+    Returns the compiled program, and XLA's memory plan.
 
     Raises:
         ConfigError: for a strategy with a step of several programs.
@@ -77,7 +77,7 @@ def compile_step(
         "statistics": bytes_per_device((state.batch_stats, state.ema)),
         "dataset": bytes_per_device(constants.examples),
     }
-    # XLA counts what is donated as an argument and as an output.
+    # XLA counts donated arrays as arguments and as outputs.
     working = (
         analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     )
@@ -99,13 +99,13 @@ def largest_batch(
     first: int,
     most: int = _MOST_EXAMPLES,
 ) -> int:
-    """Returns the largest number of examples that fits devices with so many bytes: a power of 2 of
-    the fewest that there can be, or 0.
+    """Returns the largest number of examples that fits on devices of this size: a power of 2 times
+    the smallest possible number, or 0.
 
     Args:
         compile_batch: `compile_step` for a global batch of this size.
-        first: examples on a device to begin with.
-        most: examples on a device that may be tried.
+        first: examples on a device in the first try.
+        most: maximum number of examples on a device.
     """
     unit = fewest_examples(strategy)
 
@@ -124,13 +124,13 @@ def largest_batch(
 def largest_power(
     bytes_of: Callable[[int], int | float], first: int, most: int, usable: int | float
 ) -> int:
-    """Returns the largest power of 2 that fits, 0 if none does, by trying few.
+    """Returns the largest power of 2 that fits, or 0 if none fits, with few tries.
 
     Args:
-        bytes_of: returns the bytes of a number; infinity if it cannot be compiled.
-        first: number to begin with.
-        most: number that may be tried.
-        usable: bytes that there are.
+        bytes_of: returns the bytes for a number; infinity if it cannot be compiled.
+        first: the first number to try.
+        most: the largest number to try.
+        usable: available bytes.
     """
     tried: dict[int, int | float] = {}
     best, fails = 0, 2 * _power(most)
@@ -143,23 +143,24 @@ def largest_power(
             fails = count
         guess = 2.0 * best or fails / 2
         measured = [size for size in sorted(tried) if tried[size] < math.inf][-2:]
-        if len(measured) == 2:  # a straight line through the largest
+        if len(measured) == 2:  # a straight line through the largest numbers
             low, high = measured
             growth = (tried[high] - tried[low]) / (high - low)
             guess = high + (usable - tried[high]) / max(growth, 1.0)
-        # The line of small steps is too steep: memory for gradients serves activations before.
+        # The line through small steps is too steep, because activations use memory for gradients
+        # before.
         count = min(max(_power(guess), 2 * best), _LARGEST_JUMP * max(best, 1), fails // 2)
     return best
 
 
 def _power(number: int | float) -> int:
-    """Returns the largest power of 2 up to a number, at least 1."""
+    """Returns the largest power of 2 that does not exceed a number, and at least 1."""
     return 1 << (max(int(number), 1).bit_length() - 1)
 
 
 def fewest_examples(strategy: Strategy) -> int:
-    """Returns the number that divides the examples on a device, so that microbatches consist of
-    whole groups of batch norm.
+    """Returns the number that must divide the examples on a device, so that microbatches consist of
+    whole batch-norm groups.
     """
     group = strategy.step_config.batch_norm.group_size or 1
     return strategy.step_config.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
@@ -168,13 +169,13 @@ def fewest_examples(strategy: Strategy) -> int:
 def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
     """Returns the largest global batch that fits the devices and leaves an epoch of a few steps.
 
-    Each device gets a power of 2 of examples, or of the number that microbatches and groups of
-    batch norm need.
+    Each device gets a power of 2 of examples, times the number that microbatches and batch-norm
+    groups require.
 
     Raises:
-        ConfigError: if not even these fit.
+        ConfigError: if not even the smallest batch fits.
     """
-    # Every process compiles the same steps: the smallest memory decides, wherever it is.
+    # Every process compiles the same steps, so the smallest memory of all processes counts.
     limit = np.asarray(float(platform.device_memory_bytes(strategy.devices)))
     limit = float(np.min(multihost_utils.process_allgather(limit)))
     most = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)

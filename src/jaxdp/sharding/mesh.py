@@ -12,20 +12,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxdp.errors import ConfigError
 from jaxdp.text.parsing import is_count
 
-Device = Any  # jax.Device, which type checkers take for a value
+Device = Any  # jax.Device, which type checkers read as a value
 
 DATA_AXIS, SPACE_AXIS = "data", "space"
-# Devices are laid out in this order of axes: the processes follow each other along the first.
+# Devices are laid out in this order of axes. The processes follow each other along the first axis.
 AXES = (DATA_AXIS, SPACE_AXIS)
 
 
 def all_devices(local: Sequence[Device]) -> list[Device]:
-    """Returns as many devices of each process as `local` has of this one, process by process.
+    """Returns the same number of devices of each process as `local` has, process by process.
 
-    That is the order of the batch's slices.
+    This is the order of the slices of the batch.
     """
     if jax.process_count() == 1:
-        return list(local)  # which may be devices to compile for only
+        return list(local)  # which may be devices only for compilation
     return [
         device
         for process in range(jax.process_count())
@@ -40,7 +40,7 @@ def data_mesh(devices: Sequence[Device]) -> Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """The sizes of a mesh's axes, as `--mesh` names them.
+    """The sizes of the axes of a mesh, as in `--mesh`.
 
     Attributes:
         data: number of shards of the batch.
@@ -52,7 +52,7 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str | None, devices: int) -> "MeshShape":
-        """Reads e.g. "data=4,space=2"; None stands for `data` alone.
+        """Reads e.g. "data=4,space=2". None means `data` alone.
 
         Args:
             text: the axes and their sizes, which must multiply to the number of devices.
@@ -77,14 +77,14 @@ class MeshShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the axes that there are, by name, in the order of `AXES`."""
+        """The sizes of the existing axes by name, in the order of `AXES`."""
         return {name: size for name, size in vars(self).items() if size is not None}
 
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in self.sizes.items())
 
     def over(self, devices: Sequence[Device]) -> Mesh:
-        """Returns a mesh of this shape over as many devices, from all processes.
+        """Returns a mesh of this shape over the devices of all processes.
 
         Raises:
             ConfigError: if the processes do not divide the axis `data`.
@@ -99,7 +99,7 @@ class MeshShape:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of an array that every device holds whole."""
+    """Returns the sharding of a replicated array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -112,7 +112,7 @@ def split_batch(mesh: Mesh, dims: int) -> NamedSharding:
     """Returns the sharding of an array of a batch: examples over `data`, rows over `space`.
 
     Args:
-        mesh: the mesh; one without the axis `space` leaves rows whole.
+        mesh: the mesh. Without the axis `space`, rows are not sharded.
         dims: number of dims of the array: (batch, rows, columns, ...) from 3 on.
     """
     if dims >= 3 and SPACE_AXIS in mesh.axis_names:

@@ -1,4 +1,4 @@
-"""Decides how arrays of a state are sharded over devices (ZeRO-3, FSDP).
+"""Determines how arrays of a state are sharded over devices (ZeRO-3, FSDP).
 
 Source: Rajbhandari et al. 2020, ZeRO, stage 3.
 """
@@ -11,12 +11,12 @@ from jax.sharding import PartitionSpec
 
 from jaxdp.sharding.mesh import DATA_AXIS
 
-# Gathering a smaller array costs more time than sharding it saves memory.
+# Gathering a smaller array costs time, and sharding it saves little memory.
 MIN_ELEMENTS = 1024
 
 
 def spec(shape: tuple[int, ...], shards: int) -> PartitionSpec:
-    """Returns the dim of an array that is sharded: the first one that the devices divide.
+    """Returns the dim of an array that is sharded, which is the first dim that the devices divide.
 
     The dims of inputs and outputs, which are the last two, come first. Vectors, small arrays and
     arrays without such a dim are replicated. A gradient, a momentum and an average have the shape
@@ -35,8 +35,8 @@ def spec(shape: tuple[int, ...], shards: int) -> PartitionSpec:
 
 
 def bytes_per_device(abstract: Any) -> int:
-    """Returns what one device holds of a tree of shapes: its share of a leaf with a sharding, and
-    all of any other leaf.
+    """Returns the shapes that one device holds of a tree: its share of a leaf with a sharding, and
+    the whole of any other leaf.
     """
     total = 0
     for leaf in jax.tree.leaves(abstract):

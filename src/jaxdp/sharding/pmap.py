@@ -21,8 +21,8 @@ class Pmap(strategy.Strategy):
 
     Its collectives span all processes.
 
-    State and metrics enter and leave replicated (axis None), never stacked: neither the state nor a
-    checkpoint has a leading device dim, and a step has fewer buffers to pass.
+    State and metrics enter and leave replicated (axis None), never stacked. Neither the state nor a
+    checkpoint therefore has a leading device dim, and a step passes fewer buffers.
     """
 
     name = "pmap"

@@ -1,7 +1,7 @@
 """Reads the collectives of a compiled program in XLA's text form (HLO).
 
-Source: openxla.org/xla/operation_semantics for the operations. The text is no stable interface:
-what cannot be read counts as nothing, and tests/aot compiles for TPUs and GPUs.
+Source: openxla.org/xla/operation_semantics for the operations. The text is not a stable interface.
+Unreadable parts do not count, and tests/aot compiles for TPUs and GPUs.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ Computations = Mapping[str, Mapping[str, re.Match[str]]]  # instructions by name
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """The collectives of one kind in a program.
+    """The collectives of one type in a program.
 
     Attributes:
         kind: e.g. `all-reduce`.
-        count: of executions: a loop counts as often as it runs.
-        bytes: of the results on one device, or of the operands if they are more.
+        count: number of executions, in which a loop counts as often as it runs.
+        bytes: bytes of the results on one device, or of the operands if these are larger.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Collective:
 
 
 def read_collectives(text: str) -> list[Collective]:
-    """Returns the collectives by kind, the one that moves the most bytes first.
+    """Returns the collectives by type, with the most bytes first.
 
     Args:
         text: from `compiled.as_text()`.
@@ -74,10 +74,11 @@ def read_collectives(text: str) -> list[Collective]:
 def _walk(
     computations: Computations, name: str, times: int, *, fused: bool = False
 ) -> Iterator[tuple[str, Collective]]:
-    """Yields each collective of a computation and of those that it calls, by a unique name.
+    """Yields each collective of a computation, and of the computations that it calls, by a unique
+    name.
 
-    XLA:TPU divides a collective among fusions, which share its channel and shapes. Both make its
-    name, since other collectives may have that channel.
+    XLA:TPU divides a collective among fusions, which share its channel and shapes. The name
+    consists of both, because other collectives may have the same channel.
 
     Args:
         times: how often the computation runs.
@@ -91,8 +92,8 @@ def _walk(
             names = _NAME.findall(each["operands"])
             operands = sum(_size(instructions[one]) for one in names if one in instructions)
             results = _size(each)
-            # The start of a collective also returns its operands; for all-reduces not in every
-            # version of XLA.
+            # The start of a collective also returns its operands, except for all-reduces in some
+            # versions of XLA.
             if kind != opcode and results > operands:
                 results -= operands
             # As XLA:TPU writes it.
@@ -118,8 +119,8 @@ def _size(instruction: re.Match[str]) -> int:
 
 
 def _trips(computations: Computations, loop: str) -> int:
-    """Returns how often a loop runs, 1 if the text does not show it: XLA:GPU notes it, XLA:TPU
-    compares a counter from 0 with it.
+    """Returns how often a loop runs, or 1 if the text does not show it. XLA:GPU annotates the
+    number, and XLA:TPU compares a counter from 0 with it.
     """
     if noted := _TRIPS.search(loop):
         return int(noted[1])

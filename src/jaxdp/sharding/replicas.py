@@ -1,6 +1,6 @@
 """Combines the values of replicas by collectives.
 
-The only file that names pmean, psum, pcast and all_gather.
+This is the only file that names pmean, psum, pcast and all_gather.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdp.step.combine import is_float
 
-_LARGE = 2**16  # elements; joining larger arrays costs more than it saves
+_LARGE = 2**16  # elements, because joining larger arrays costs more than it saves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,11 @@ class Replicas:
             program sees the whole batch.
         per_program: number of replicas that one program computes; above 1 only under jit over a
             mesh.
-        typed: whether the transform tracks which values differ between replicas (shard_map does).
-            It then sums the gradient of a replicated value by itself, so parameters are cast to
+        typed: whether the transform tracks which values differ between replicas, as shard_map does.
+            It then sums the gradient of a replicated value itself, so parameters are cast to
             per-replica values before they are differentiated.
         flat: whether small arrays are concatenated for a collective. XLA:CPU waits for all replicas
-            once for each array, which takes longer than the transfer does, above all between
-            processes.
+            once for each array, which takes longer than the transfer, especially between processes.
     """
 
     axis: str | None = None
@@ -46,7 +45,7 @@ class Replicas:
 
     def mean(self, tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
-        # Joined arrays have one dtype.
+        # Joined arrays must have the same dtype.
         floats = [each for each in leaves if is_float(each)]
         others = [each for each in leaves if not is_float(each)]
         means = iter(self._reduce(jax.lax.pmean if self.flat else _mean, floats))
@@ -78,7 +77,8 @@ class Replicas:
         if not self.flat:
             return collective(tree, self.axis)
         leaves, structure = jax.tree.flatten(tree)
-        # The numbers of the leaves of each array that is sent: small ones of a dtype are one.
+        # The indices of the leaves of each sent array. Small leaves of the same dtype form one
+        # array.
         groups: dict[Any, list[int]] = {}
         for number, leaf in enumerate(leaves):
             groups.setdefault(leaf.dtype if leaf.size < _LARGE else number, []).append(number)
@@ -97,7 +97,7 @@ class Replicas:
 
 
 def _largest(tree: Any, axis: str) -> Any:
-    """Returns the largest values over replicas; collectives have no booleans."""
+    """Returns the largest values over replicas. Collectives do not support booleans."""
     return jax.tree.map(
         lambda leaf: (
             jax.lax.pmax(leaf.astype(jnp.int32), axis).astype(bool)
@@ -109,8 +109,8 @@ def _largest(tree: Any, axis: str) -> Any:
 
 
 def _mean(tree: Any, axis: str) -> Any:
-    """Returns means over replicas, divided before they are summed: the division joins what computes
-    an array, for each array.
+    """Returns means over replicas. The values are divided before they are summed, so that XLA fuses
+    the division into the computation of each array.
     """
     count = jax.lax.axis_size(axis)
     return jax.lax.psum(jax.tree.map(lambda leaf: leaf / count, tree), axis)

@@ -1,5 +1,5 @@
-"""Defines the strategy `shard_map`: work is divided as by `pmap`, as one program per device under
-jit.
+"""Defines the strategy `shard_map`, which divides work like `pmap`, with one program per device
+under jit.
 """
 
 import functools

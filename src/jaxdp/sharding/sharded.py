@@ -61,8 +61,8 @@ class Sharded(strategy.Strategy):
         gather: Callable[[Batch, Batch], Batch] = gather_examples
         spread = mesh.SPACE_AXIS in self.mesh.axis_names
         if spread:
-            # Once after examples are gathered from the dataset, and once after augmentation, which
-            # may need whole images.
+            # Once after examples are gathered from the dataset, and again after augmentation, which
+            # may require whole images.
             split, gather = None, self._gather_and_spread
             preprocess = _SpreadPreprocess(**vars(step_config.preprocess), spread=self._spread)
             step_config = dataclasses.replace(step_config, preprocess=preprocess)
@@ -93,9 +93,9 @@ class Sharded(strategy.Strategy):
     def _gather_and_spread(self, batch: Batch, data: Batch) -> Batch:
         """Returns the examples of a batch with their rows sharded.
 
-        Those from the dataset are whole at first: else XLA shards the dataset as well, before a
-        loop over steps or microbatches, and each device writes its share of all examples in each
-        call.
+        Examples from the dataset are whole at first. Otherwise, XLA would also shard the dataset
+        before a loop over steps or microbatches, and each device would write its share of all
+        examples in each call.
         """
         whole = mesh.split_over_data(self.mesh)
         gathered = gather_examples(batch, data)
@@ -114,7 +114,7 @@ class Sharded(strategy.Strategy):
                 problem = f"space={pieces} does not divide the {height} rows of an image"
                 remedy = f"{problem}; use {flag('image_size')} or a crop it divides"
                 raise ConfigError("mesh", self.axes, remedy)
-        # Else XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
+        # Otherwise, XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
         if pieces > 1 and fewest < _LEAST_ROWS * pieces:
             remedy = (
                 f"a convolution of this model has {fewest} rows, and XLA computes wrong gradients"
@@ -134,7 +134,7 @@ class Sharded(strategy.Strategy):
             if isinstance(leaf, jax.Array) and leaf.sharding == like.sharding:
                 return leaf  # was read into `restore_target`
             whole = np.array(leaf)  # a copy, as in `super`
-            # A device receives its own shard only.
+            # A device receives only its own shard.
             return jax.make_array_from_callback(
                 like.shape, like.sharding, lambda index: whole[index]
             )
@@ -142,7 +142,7 @@ class Sharded(strategy.Strategy):
         return jax.tree.map(put, state, self.abstract(state))
 
     def abstract(self, state: TrainState) -> TrainState:
-        """Returns shapes and shardings of a placed state; nothing is computed."""
+        """Returns shapes and shardings of a placed state, without computation."""
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 np.shape(leaf), leaf.dtype, sharding=self._shard(leaf)
@@ -157,8 +157,8 @@ class Sharded(strategy.Strategy):
         }
 
     def creation_device(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context in which a state is created in host memory: a sharded one need not fit
-        a single device.
+        """Returns a context in which a state is created in host memory, because a sharded state
+        need not fit on a single device.
         """
         with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave the CPU out
             if self.shard_params:
@@ -180,11 +180,11 @@ class Sharded(strategy.Strategy):
         )
 
     def host_copy(self, state: TrainState) -> TrainState:
-        """Returns NumPy arrays, as other strategies do, if this is the only process: all shards are
-        on one host then anyway.
+        """Returns NumPy arrays, as other strategies do, if this is the only process, because all
+        shards are then on one host.
 
-        With several processes each returns its own shards, as copies, since the next step consumes
-        the state.
+        With several processes, each process returns copies of its own shards, because the next step
+        consumes the state.
         """
         return jax.tree.map(lambda leaf: np.array(leaf) if _is_here(leaf) else _copy(leaf), state)
 
@@ -211,7 +211,7 @@ class _ShardedParameters(Replicas):
 
 @dataclasses.dataclass(frozen=True)
 class _SpreadPreprocess(Preprocess):
-    """Preprocessing that shards the rows of what it returns."""
+    """Preprocessing that shards the rows of its result."""
 
     spread: Callable[[Batch], dict[str, Any]] = dict
 

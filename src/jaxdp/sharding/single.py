@@ -1,4 +1,4 @@
-"""Defines the strategy `single`: one device computes the whole batch, to be compared with."""
+"""Defines the strategy `single`, in which one device computes the whole batch, as a baseline."""
 
 import jax
 
@@ -24,6 +24,6 @@ class Single(strategy.Strategy):
             problem = f"{flag('strategy', 'single')} uses one; {remedy}"
             raise ConfigError("devices", self.num_devices, problem)
         train_step, eval_step = self._steps(Replicas())
-        everywhere = self._state_sharding  # also where arguments are described only
+        everywhere = self._state_sharding  # including for arguments that are only described
         self.train_step = jax.jit(train_step, in_shardings=everywhere, donate_argnums=0)
         self.eval_step = jax.jit(eval_step, in_shardings=everywhere)

@@ -1,4 +1,4 @@
-"""Keeps what JAX traces for one strategy apart from what it traced before, and scans over steps."""
+"""Separates the traces of a strategy from earlier traces of JAX, and scans over steps."""
 
 import functools
 from collections.abc import Callable
@@ -16,11 +16,12 @@ _context = jax.make_user_context()  # a part of the key by which JAX finds a tra
 
 
 def own_trace(function: Function) -> Function:
-    """Returns a function that shares no trace with other functions, not even of what it calls.
+    """Returns a function that shares no trace with other functions, including traces of the
+    functions that it calls.
 
-    JAX keeps the trace of a function under `jax.jit`, `nnx.remat`, `jax.lax.scan` and the like as
-    long as the process lives. A model that calls such a function would get the values of module
-    constants that an earlier Trainer traced.
+    JAX keeps the trace of a function under `jax.jit`, `nnx.remat`, `jax.lax.scan` and similar
+    transforms as long as the process lives. A model that calls such a function would use the values
+    of module constants that an earlier Trainer traced.
     """
     token = object()
     named = function.func if isinstance(function, functools.partial) else function
@@ -34,11 +35,11 @@ def own_trace(function: Function) -> Function:
 
 
 def scan_steps(train_step: TrainStep, *, step_config: StepConfig) -> TrainStep:
-    """Returns a train step with its own trace that also takes K batches at once.
+    """Returns a train step with its own trace that also accepts K batches at once.
 
     Their fields are (batch, K, ...), and it returns sums (K, ...). The K steps are one program, so
-    that the device does not wait for the host between them. K is the second dim, since the first
-    one is sharded over devices and processes.
+    that the device does not wait for the host between them. K is the second dim, because the first
+    dim is sharded over devices and processes.
     """
     token = object()
 

@@ -1,7 +1,7 @@
 """Defines one training step: the state it updates, the optimizer, the step itself and the sums of
 its metrics.
 
-The names here are public: a program with a loop of its own may rely on them.
+The names in this package are public, for programs with their own loop.
 """
 
 from jaxdp.step import metrics as metrics

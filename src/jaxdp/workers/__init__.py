@@ -1,1 +1,3 @@
-"""Workers that differ in speed, and come and go: the strategies `exact` and `async`, on Ray."""
+"""Provides the strategies `exact` and `async`, on Ray workers that differ in speed, and come and
+go.
+"""

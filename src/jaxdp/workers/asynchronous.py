@@ -1,9 +1,9 @@
-"""The strategy `async`: workers push gradients to servers and pull parameters at a pace of their
-own.
+"""Defines the strategy `async`, in which workers push gradients to servers and pull parameters at
+their own pace.
 
-This process decides the order of the updates and moves references; the arrays go between workers
-and servers. Every server gets the same calls in the same order, so that a worker never pulls a
-mixture of versions.
+This process determines the order of the updates and passes references. The arrays move between
+workers and servers. Every server gets the same calls in the same order, so that a worker never
+pulls a mixture of versions.
 """
 
 import collections
@@ -19,7 +19,7 @@ from jaxdp.workers.worker import Job
 
 @strategy.register("async")
 class Asynchronous(OnWorkers):
-    """Has workers push the gradients of whole batches to servers, which hold the state.
+    """Makes workers push the gradients of whole batches to servers, which hold the state.
 
     The learning rate of an update is divided by 1 and the staleness of its gradient.
 
@@ -57,7 +57,7 @@ class Asynchronous(OnWorkers):
             self._listen()
 
     def _begin(self, state: TrainState, batch: int, constants: Constants) -> None:
-        """Gives the servers a state; what workers are computing now is of no use any more."""
+        """Passes a state to the servers. The current results of the workers are then useless."""
         self._install(state, constants)
         self._idle |= {done.worker for done in self._finished}
         self._finished.clear()
@@ -67,7 +67,7 @@ class Asynchronous(OnWorkers):
         self._parts: tuple[Any, ...] | None = None
 
     def _give(self) -> None:
-        """Lets idle workers pull and begin with the next batches."""
+        """Makes idle workers pull and start the next batches."""
         for worker in sorted(self._idle):
             if not self._bound.may_pull() or not (self._again or self._next < self._total_steps):
                 return

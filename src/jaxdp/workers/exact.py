@@ -1,5 +1,5 @@
-"""The strategy `exact`: all workers compute with the same parameters, and their gradients are added
-in the order of the slices.
+"""Defines the strategy `exact`, in which all workers compute with the same parameters, and their
+gradients are added in the order of the slices.
 """
 
 import time
@@ -19,16 +19,16 @@ from jaxdp.workers.scheduler import SliceScheduler
 from jaxdp.workers.strategy import OnWorkers
 from jaxdp.workers.worker import Job
 
-# By default: enough for workers of different speed, and few enough that each is worth sending.
+# The default, which suffices for workers of different speed, with slices that are worth sending.
 _MOST_SLICES = 16
 
 
 @strategy.register("exact")
 class Exact(OnWorkers):
-    """Adds the gradients of fixed slices in their order, so that who computed them changes no bit,
-    and updates once a batch.
+    """Adds the gradients of fixed slices in order, so that the workers that computed them change no
+    bit, and updates once per batch.
 
-    With servers the state comes to this process only to be evaluated or saved.
+    With servers, the state comes to this process only for evaluations and checkpoints.
     """
 
     name = "exact"
@@ -76,7 +76,7 @@ class Exact(OnWorkers):
         return state, sums
 
     def _in_order(self, batch: int) -> Iterator[Finished]:
-        """Has the workers compute all slices of a batch, and yields them in their order."""
+        """Makes the workers compute all slices of a batch, and yields the slices in order."""
         self._version += 1
         parts = self.servers.pull()
         self.scheduler.begin(self._slices)

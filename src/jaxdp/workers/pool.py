@@ -1,4 +1,4 @@
-"""The workers of a run: starts them, gives them jobs, and replaces those that are lost."""
+"""Starts the workers of a run, assigns jobs to them, and replaces lost workers."""
 
 import dataclasses
 import time
@@ -13,12 +13,12 @@ from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
 
 _WORKER = "jaxdp.workers.worker:Worker"
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
-_TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
-_POLL_SECONDS = 0.05  # how often idle workers are considered again
+_TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others before it starts
+_POLL_SECONDS = 0.05  # how often idle workers are reconsidered
 
 
 class WorkersLost(OSError):
-    """There are no workers, and starting more would not help."""
+    """There are no workers, and starting workers would not help."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A worker's process or machine has died, and the slice that it was computing is lost."""
+    """A worker's process or machine has died, and its current slice is lost."""
 
     worker: int
     slice_id: SliceId | None
@@ -41,7 +41,7 @@ class Finished:
     """A worker has computed a slice.
 
     Attributes:
-        grads: a part for each server, or a reference to it.
+        grads: gradients, as a part for each server, or a reference to it.
     """
 
     worker: int
@@ -54,28 +54,28 @@ class Finished:
 class _Member:
     place: int
     actor: Any
-    refs: list[Any]  # of its call; none while it is idle
+    refs: list[Any]  # reference of its call; none while it is idle
     slice_id: SliceId | None = None
     joined: bool = False
     idle_since: float = 0.0
-    version: int = -1  # of the parameters that it has
+    version: int = -1  # version of its parameters
 
 
 class Pool:
-    """Workers, each in a process of its own.
+    """Workers, each in its own process.
 
     Args:
         ray: the module, connected.
-        spec: what all workers have in common.
+        spec: the settings that all workers share.
         count: number of workers.
-        work: counts what workers do.
-        fetches: whether gradients come to this process, rather than references to them.
-        head: of a cluster that may lose it.
+        work: counts the work of the workers.
+        fetches: whether gradients come to this process, instead of references to them.
+        head: head for a cluster that may lose it.
 
     Attributes:
-        count: number of workers, including those that start.
-        read_bytes: of what workers compute with.
-        changes: joined and lost workers, as (event, facts), for the caller to empty.
+        count: number of workers, including workers that are starting.
+        read_bytes: bytes of the parameters that a worker reads.
+        changes: joined and lost workers, as (event, facts). The caller empties the list.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Pool:
 
     @property
     def ready(self) -> int:
-        """How many workers can compute."""
+        """The number of workers that can compute."""
         return sum(member.joined for member in self._members.values())
 
     @property
@@ -116,7 +116,7 @@ class Pool:
         return round(time.monotonic() - self._opened, 3)
 
     def note(self, event: str, **facts: Any) -> None:
-        """Notes a change of workers or servers, and when it happened."""
+        """Records a change of workers or servers, and its time."""
         self.changes.append((event, {"seconds": self.seconds, **facts}))
 
     def _start(self, place: int) -> None:
@@ -127,7 +127,7 @@ class Pool:
         self._started += 1
 
     def submit(self, worker: int, slice_id: SliceId, job: Job) -> None:
-        """Gives a job to an idle worker."""
+        """Assigns a job to an idle worker."""
         member = self._members[worker]
         assert not member.refs
         self._work.waiting_seconds += time.monotonic() - member.idle_since
@@ -138,18 +138,18 @@ class Pool:
             self._work.moved_bytes += self.read_bytes
 
     def poll(self) -> list[Joined | Lost | Finished]:
-        """Waits a moment for news of the workers; the first worker waits longer for the others.
+        """Waits briefly for events of the workers. The first worker waits longer for the others.
 
         Raises:
-            ConfigError: what a worker reports about settings or an example.
-            WorkersLost: if workers die again and again without having done anything, or none can be
+            ConfigError: the error of a worker about settings or an example.
+            WorkersLost: if workers die repeatedly without any result, or if no worker can be
                 started.
             HeadLost: if the head of the cluster does not answer.
         """
         if self._head is not None:
             self._head.check()
-        # Gradients come last: a result that is waited for is here as a whole, and a worker that is
-        # cut off while sending it holds up nothing.
+        # Gradients come last, so that an awaited result is complete, and a worker that is cut off
+        # while sending does not block other workers.
         which = -1 if self._fetches else 0
         calls = {
             member.refs[which]: worker for worker, member in self._members.items() if member.refs
@@ -175,7 +175,7 @@ class Pool:
         return news
 
     def _read(self, worker: int) -> Joined | Finished:
-        """Returns what the call of a worker has brought."""
+        """Returns the result of a worker's call."""
         member = self._members[worker]
         slice_id, refs = member.slice_id, member.refs
         fetched = results(self._ray, refs if self._fetches else refs[:1])
@@ -193,7 +193,7 @@ class Pool:
 
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)
-        self._ray.kill(member.actor)  # in case it is only out of reach
+        self._ray.kill(member.actor)  # in case it is only unreachable
         self._losses, self._waits_since = self._losses + 1, running_seconds()
         if self._losses > 2 * self.count:
             raise WorkersLost(

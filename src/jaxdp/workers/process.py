@@ -1,4 +1,4 @@
-"""The process of a worker or a server, which Ray starts."""
+"""Starts the process of a worker or a server with Ray."""
 
 import importlib
 import os
@@ -8,7 +8,7 @@ _ONE_THREAD = "xla_cpu_multi_thread_eigen"
 
 
 def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Starts a process, and returns its actor and a reference to what `Process.start` returns.
+    """Starts a process, and returns its actor and a reference to the result of `Process.start`.
 
     Args:
         ray: the module, connected.
@@ -22,19 +22,19 @@ def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any)
 
 
 class ServerLost(OSError):
-    """A parameter server has died, and its share of the state with it."""
+    """A parameter server has died, and its share of the state is lost."""
 
     def __init__(self) -> None:
         super().__init__("a parameter server has died")
 
 
 def results(ray: Any, refs: list[Any]) -> list[Any]:
-    """Returns what calls of processes return.
+    """Returns the results of calls of processes.
 
     Raises:
-        ServerLost: if a call was to read what a server had, which has died.
-        ray.exceptions.RayError: if a process that was called has died.
-        Exception: that a call raised.
+        ServerLost: if a call should read data of a server that has died.
+        ray.exceptions.RayError: if a called process has died.
+        Exception: the exception of a call.
     """
     try:
         return ray.get(refs)
@@ -45,18 +45,19 @@ def results(ray: Any, refs: list[Any]) -> list[Any]:
 
 
 class Process:
-    """An object in a process of its own, which calls its methods one after the other.
+    """An object in its own process, which calls its methods one after the other.
 
-    One thread computes, so that as many processes as cores do not disturb each other, and no result
-    depends on the number of cores. XLA reads that when it starts: nothing before may compute.
+    One thread computes, so that one process per core does not disturb the others, and no result
+    depends on the number of cores. XLA reads this setting when it starts, so nothing may compute
+    before.
     """
 
     def start(self, kind: str, precision: str, folder: str, *arguments: Any) -> dict[str, Any]:
-        """Creates the object, and returns where this process is.
+        """Creates the object, and returns the location of this process.
 
         Args:
             kind, precision, arguments: as for `launch`.
-            folder: to work in, if this machine has it.
+            folder: working folder, if this machine has it.
         """
         from jaxdp.runtime import platform
 

@@ -1,6 +1,7 @@
-"""Decides which worker computes which slice, and which gradient may be applied when.
+"""Determines which worker computes which slice, and when a gradient may be applied.
 
-It sees only numbers and times, neither Ray nor JAX, so that tests simulate workers by the thousand.
+It handles only numbers and times, without Ray and JAX, so that tests can simulate thousands of
+workers.
 """
 
 import dataclasses
@@ -10,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-_NEWEST = 0.3  # share of the newest measurement in a worker's pace
+_NEWEST = 0.3  # weight of the newest measurement in a worker's speed
 _COPIES = 2  # how many workers may compute one slice
-_FORGETS = 0.9  # what is left after a round of the pace of a worker that had nothing to do
+_FORGETS = 0.9  # factor per round for the time of a worker that was idle
 
 
 class SliceId(NamedTuple):
-    """A slice of a round, e.g. of a step; all slices of a round cost the same."""
+    """A slice of a round, e.g. of a step. All slices of a round cost the same."""
 
     round: int
     slice: int
@@ -24,15 +25,15 @@ class SliceId(NamedTuple):
 
 @dataclasses.dataclass
 class Work:
-    """Counts what workers did since the last row of metrics.
+    """Counts the work of workers since the last row of metrics.
 
     Attributes:
-        slices: how many results came from each worker, by its place.
-        recomputed: how often a slice was given out once more, because its worker was late or lost.
-        dropped: how many results came of slices that were done already.
-        moved_bytes: to and from workers.
-        waiting_seconds: of all workers together.
-        staleness: of each update, with `async`.
+        slices: number of results of each worker, by its index.
+        recomputed: how often a slice was assigned again, because its worker was late or lost.
+        dropped: number of results for slices that were already done.
+        moved_bytes: bytes to and from workers.
+        waiting_seconds: waiting time, summed over workers.
+        staleness: staleness of each update, with `async`.
     """
 
     slices: Counter[int] = dataclasses.field(default_factory=Counter[int])
@@ -43,37 +44,37 @@ class Work:
     staleness: list[int] = dataclasses.field(default_factory=list[int])
 
     def take(self) -> "Work":
-        """Returns what was counted, and starts again at nothing."""
+        """Returns the counts, and resets them."""
         counted = dataclasses.replace(self)
         vars(self).update(vars(Work()))
         return counted
 
 
 class SliceScheduler:
-    """Gives the slices of one round after the other to workers as they become free, so that the
-    round ends as soon as it can.
+    """Assigns the slices of each round to workers as they become free, so that the round ends as
+    soon as possible.
 
     A worker gets a slice unless the others are expected to finish all remaining slices before it
-    would finish one. When no slice is left, it gets a second copy of the slice that is expected
-    last, if it is expected to be faster. Every slice is done once: later results of it are dropped.
-    Workers may join and leave at any time, and a result may arrive more than once. A worker that is
-    too slow to get a slice is expected to be a little faster in the next round, until it is tried
-    again: it may have been slow only then.
+    would finish one. If no slice is left, the worker gets a second copy of the slice that is
+    expected last, if the worker is expected to be faster. Every slice counts once, and later
+    results of it are dropped. Workers may join and leave at any time, and a result may arrive more
+    than once. A worker that is too slow to get a slice is expected to be slightly faster in the
+    next round, until it is tried again, because it may have been slow only temporarily.
 
     Args:
-        work: counts slices that were given out again and results that were dropped.
+        work: counts slices that were assigned again and results that were dropped.
     """
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self._round = -1
         self._open: set[int] = set()  # slices of this round that are not done
-        self._waiting: list[int] = []  # a heap of open slices that no worker computes
-        self._computing: dict[int, SliceId] = {}  # what each busy worker computes
+        self._waiting: list[int] = []  # a heap of remaining slices that no worker computes
+        self._computing: dict[int, SliceId] = {}  # the slice of each busy worker
         self._idle: set[int] = set()
-        self._used: set[int] = set()  # workers that have had a slice of this round
-        # By the number of a worker: seconds for a slice, NaN while unknown, infinite after it left;
-        # and when it got its slice, NaN while it is idle.
+        self._used: set[int] = set()  # workers that have had a slice in this round
+        # By the index of a worker: seconds for a slice, which are NaN while unknown and infinite
+        # after it left, and the time at which it got its slice, which is NaN while it is idle.
         self._pace, self._begun = np.full(0, np.inf), np.full(0, np.nan)
 
     def join(self, worker: int) -> None:
@@ -87,7 +88,7 @@ class SliceScheduler:
         self._idle.add(worker)
 
     def leave(self, worker: int) -> None:
-        """Removes a worker, if it had joined; its slice is given to another one."""
+        """Removes a worker, if it had joined. Its slice is assigned to another worker."""
         if worker not in self._idle and worker not in self._computing:
             return
         slice_id = self._computing.pop(worker, None)
@@ -103,7 +104,7 @@ class SliceScheduler:
         return slice_id.round == self._round and slice_id.slice in self._open
 
     def begin(self, slices: int) -> None:
-        """Begins the next round, which has so many slices, and gives up one that is not done."""
+        """Starts the next round with this number of slices, and abandons an unfinished round."""
         for worker in self._idle - self._used:
             self._pace[worker] *= _FORGETS
         self._used = set(self._computing)
@@ -112,7 +113,9 @@ class SliceScheduler:
         self._open = set(self._waiting)
 
     def finished(self, worker: int, slice_id: SliceId, now: float) -> bool:
-        """Records a result, and returns whether it is the first of its slice, and to be used."""
+        """Records a result, and returns whether it is the first result of its slice and must be
+        used.
+        """
         if self._computing.get(worker) == slice_id:
             measured, before = now - self._begun[worker], self._pace[worker]
             self._pace[worker] = (
@@ -125,14 +128,14 @@ class SliceScheduler:
             self.work.dropped += 1
             return False
         self._open.remove(slice_id.slice)
-        if slice_id.slice in self._waiting:  # its worker had been given up
+        if slice_id.slice in self._waiting:  # its worker had been abandoned
             self._waiting.remove(slice_id.slice)
             heapq.heapify(self._waiting)
         return True
 
     def assign(self, now: float) -> list[tuple[int, SliceId]]:
-        """Gives slices to idle workers, the fastest first; those after the first that gets none get
-        none either.
+        """Assigns slices to idle workers, the fastest first. If a worker gets no slice, slower
+        workers get none either.
         """
         assigned = list[tuple[int, SliceId]]()
         if not self._open or not self._idle:
@@ -154,7 +157,8 @@ class SliceScheduler:
     def _next(self, worker: int, paces: np.ndarray, now: float) -> int | None:
         end, free_at = now + paces[worker], self._free_at(paces, now)
         if self._waiting:
-            # How many slices would each of the others finish before this worker finished one?
+            # The number of slices that each other worker would finish before this worker finishes
+            # one.
             times = np.maximum(end - free_at, 0.0) * (1 - 1e-9)
             usable = np.isfinite(paces) & (paces > 0)
             done = np.floor(np.divide(times, paces, out=np.zeros_like(times), where=usable))
@@ -172,8 +176,8 @@ class SliceScheduler:
         return late
 
     def _free_at(self, paces: np.ndarray, now: float) -> np.ndarray:
-        """Returns when each worker is expected to be free; one that is late is expected to be late
-        by as much again.
+        """Returns when each worker is expected to be free. A late worker is expected to take the
+        same delay again.
         """
         with np.errstate(invalid="ignore"):
             ends = self._begun + paces
@@ -182,13 +186,13 @@ class SliceScheduler:
 
 
 class StalenessBound:
-    """Decides which worker may pull and which gradient may be applied, so that no gradient is ever
-    staler than a bound.
+    """Determines which worker may pull and which gradient may be applied, so that the staleness of
+    a gradient never exceeds a bound.
 
     The staleness of a gradient is the number of updates between the pull of its parameters and its
-    own. Each worker that has pulled must be able to push within the bound, in whatever order they
-    finish: of those outstanding, in the order of their pulls, the i-th has i updates before it,
-    counted from 0.
+    own update. Each worker that has pulled must be able to push within the bound, in any order in
+    which workers finish. Among outstanding workers, in the order of their pulls, the i-th worker
+    has i updates before it, counted from 0.
 
     Args:
         bound: the largest staleness; None for no bound.
@@ -196,10 +200,10 @@ class StalenessBound:
 
     def __init__(self, bound: int | None) -> None:
         self._bound, self.version = bound, 0
-        self._pulled: dict[int, int] = {}  # version that each outstanding worker has
+        self._pulled: dict[int, int] = {}  # version of each outstanding worker
 
     def may_pull(self) -> bool:
-        """Whether one more worker may begin with the present version."""
+        """Returns whether another worker may start with the current version."""
         return self._bound is None or len(self._pulled) <= self._bound
 
     def pull(self, worker: int) -> None:
@@ -207,11 +211,11 @@ class StalenessBound:
         self._pulled[worker] = self.version
 
     def leave(self, worker: int) -> None:
-        """Forgets a worker that will not push what it pulled for."""
+        """Removes a worker that will not push a gradient."""
         self._pulled.pop(worker, None)
 
     def may_apply(self, worker: int) -> bool:
-        """Whether all others could still push within the bound after this one."""
+        """Returns whether all others could still push within the bound after this worker."""
         if self._bound is None:
             return True
         others = sorted(version for other, version in self._pulled.items() if other != worker)
@@ -221,7 +225,7 @@ class StalenessBound:
         )
 
     def apply(self, worker: int) -> int:
-        """Counts the update and returns the staleness of its gradient."""
+        """Counts an update, and returns the staleness of its gradient."""
         staleness = self.version - self._pulled.pop(worker)
         self.version += 1
         return staleness

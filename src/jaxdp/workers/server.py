@@ -1,4 +1,4 @@
-"""A server: it holds some of a model's arrays, or all of them, and applies their gradients."""
+"""Defines a server, which holds some or all arrays of a model and applies their gradients."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from jaxdp.workers import shares
 
 
 class Server:
-    """Holds a share of a state, in this process or in one of its own.
+    """Holds a share of a state, in this process or in its own process.
 
-    All servers get the same calls in the same order, so that what is read from all of them between
-    two updates is of one version.
+    All servers get the same calls in the same order, so that data read from all servers between two
+    updates have the same version.
 
     Attributes:
-        state: in which the arrays of other servers are None.
+        state: the state, in which the arrays of other servers are None.
     """
 
     state: TrainState
@@ -29,13 +29,13 @@ class Server:
         learning_rates: np.ndarray,
         adds_deltas: bool = False,
     ) -> None:
-        """Begins with a state, which the first update consumes.
+        """Starts with a state, which the first update consumes.
 
         Args:
             state: the arrays that it holds.
             step_config: the settings of a step.
             learning_rates: one for each update.
-            adds_deltas: whether workers report by how much they changed batch statistics.
+            adds_deltas: whether workers report changes of batch statistics.
         """
 
         def update(
@@ -51,10 +51,10 @@ class Server:
         self.state, self._rates = jax.device_put(state), learning_rates
         self._params = shares.structure(state.params)
         self._adds_deltas = adds_deltas
-        self._added: Any = None  # leaves, with None for one of another server
+        self._added: Any = None  # leaves, with None for a leaf of another server
 
     def add(self, grads: list[Any]) -> None:
-        """Adds the gradient of a slice to those before it."""
+        """Adds the gradient of a slice to the sum."""
         added = self._added
         self._added = grads if added is None else jax.tree.map(np.add, added, grads)
 
@@ -67,14 +67,15 @@ class Server:
     def apply(
         self, batch_stats: Any, weight: Any, sums: dict[str, Any], factor: float
     ) -> dict[str, Any]:
-        """Applies the gradients that were added, and returns the metric sums.
+        """Applies the sum of the gradients, and returns the metric sums.
 
         Args:
-            batch_stats: running statistics, or by how much a worker has changed them: other workers
-                have changed them since it got them, which its own statistics would undo.
+            batch_stats: running statistics, or their changes by a worker. Other workers may have
+                changed the statistics since this worker got them, and its own statistics would undo
+                these changes.
             weight: mean weight of the examples.
             sums: metric sums.
-            factor: by which the learning rate is multiplied.
+            factor: factor by which the learning rate is multiplied.
         """
         grads, self._added = self._added, None
         assert grads is not None
@@ -89,7 +90,7 @@ class Server:
         return sums
 
     def pull(self) -> list[Any]:
-        """Returns the leaves of what gradients are computed with."""
+        """Returns the leaves on which gradients depend."""
         return shares.to_host(shares.needed(self.state))
 
     def collect(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The servers that hold the state of a run: which of them has what, and calls to all of them."""
+"""Distributes the state of a run over servers, and calls all servers."""
 
 import collections
 import dataclasses
@@ -20,19 +20,19 @@ from jaxdp.workers.process import ServerLost, launch, results
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import WorkerSpec
 
-_UNCONFIRMED = 8  # calls that servers may be behind
+_UNCONFIRMED = 8  # number of calls by which servers may be behind
 _TINY = float(np.finfo(np.float32).tiny)  # instead of the weight of a batch without examples
 _SERVER = "jaxdp.workers.server:Server"
 
 
 class ServerGroup:
-    """Servers on the machines that have workers, or one in this process.
+    """Servers on the machines of the workers, or a server in this process.
 
     Args:
         ray: the module, connected.
         setup: of the run.
-        count: number of servers; 0 for the one in this process.
-        spec: of the workers, with which server holds which leaf of the parameters.
+        count: number of servers; 0 for a server in this process.
+        spec: settings of the workers, including which server holds which leaf of the parameters.
 
     Attributes:
         here: whether this process holds the state.
@@ -47,7 +47,7 @@ class ServerGroup:
             setup.step_config,
             setup.step_config.optimizer(setup.schedule),
         )
-        # Servers compute no losses, and import no plugins, which may have the task.
+        # Servers compute no losses, and import no plugins, which may define the task.
         step_config = dataclasses.replace(
             step_config, task=Classification(1), preprocess=Preprocess((), ())
         )
@@ -63,7 +63,7 @@ class ServerGroup:
             self._unconfirmed.append([started])
 
     def install(self, state: TrainState, learning_rates: np.ndarray) -> None:
-        """Gives each server its share of a state, which the one in this process consumes."""
+        """Passes each server its share of a state, which a server in this process consumes."""
         self._confirm(0)
         if self.here:
             shares_of_state = [state]
@@ -100,12 +100,12 @@ class ServerGroup:
         )
 
     def pull(self) -> tuple[Any, ...]:
-        """Returns references to what workers compute with, after all updates so far."""
+        """Returns references to the parameters for workers, after all updates so far."""
         parts = self._call("pull")
         return tuple(self._ray.put(part) for part in parts) if self.here else tuple(parts)
 
     def add(self, grads: Sequence[Any]) -> None:
-        """Adds the gradient of a slice to those before it; does not wait for servers.
+        """Adds the gradient of a slice to the sum. Does not wait for servers.
 
         Args:
             grads: a part for each server.
@@ -124,14 +124,14 @@ class ServerGroup:
         squares: float,
         factor: float = 1.0,
     ) -> dict[str, Any]:
-        """Applies the gradients that were added, and returns the metric sums; does not wait.
+        """Applies the sum of the gradients, and returns the metric sums. Does not wait.
 
         Args:
-            batch_stats: running statistics, or by how much a worker has changed them.
+            batch_stats: running statistics, or their changes by a worker.
             weight: mean weight of the examples.
             sums: metric sums.
             squares: sum of the squares of the gradients.
-            factor: by which the learning rate is multiplied.
+            factor: factor by which the learning rate is multiplied.
         """
         norm = math.sqrt(squares) / max(float(weight), _TINY)
         inside = sums if self.here else {name: sums[name] for name in ("loss", "examples")}
@@ -142,7 +142,7 @@ class ServerGroup:
         return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the whole state after all updates so far, from servers on the host.
+        """Returns the whole state after all updates so far, on the host, from the servers.
 
         Args:
             state: of the same structure.
@@ -163,7 +163,7 @@ class ServerGroup:
 
         Args:
             method: its name.
-            *arguments: the same for all servers.
+            *arguments: arguments that are the same for all servers.
             parts: a first argument for each server.
         """
         firsts = [(part,) for part in parts] if parts is not None else [()] * max(self._count, 1)
@@ -179,8 +179,8 @@ class ServerGroup:
         self._confirm(_UNCONFIRMED)
 
     def _confirm(self, behind: int) -> None:
-        """Waits until servers are behind so many calls at most, and raises the error of a call that
-        failed.
+        """Waits until servers are behind by at most this number of calls, and raises the error of a
+        failed call.
         """
         while len(self._unconfirmed) > behind:
             self._get(self._unconfirmed.popleft())

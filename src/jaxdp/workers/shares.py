@@ -1,4 +1,6 @@
-"""Leaves of states between processes: in each list, None stands for a leaf of another server."""
+"""Converts states to lists of leaves for transfer. In each list, None replaces a leaf of another
+server.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,18 +18,18 @@ def needed(state: TrainState) -> TrainState:
 
 
 def to_host(tree: Any) -> list[np.ndarray | None]:
-    """Returns the leaves of a tree, None for one that another server has."""
+    """Returns the leaves of a tree, with None for a leaf of another server."""
     leaves = jax.tree.leaves(tree, is_leaf=_is_none)
     return [None if leaf is None else np.asarray(leaf) for leaf in leaves]
 
 
 def structure(tree: Any) -> Any:
-    """Returns what `join` needs to make such a tree again."""
+    """Returns the structure that `join` requires to rebuild such a tree."""
     return jax.tree.structure(tree, is_leaf=_is_none)
 
 
 def join(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
-    """Returns the tree that the lists of all servers make together."""
+    """Returns the tree from the lists of all servers."""
     leaves = [
         next((leaf for leaf in candidates if leaf is not None), None)
         for candidates in zip(*parts, strict=True)
@@ -39,7 +41,7 @@ def divide(leaves: Sequence[Any], owners: Sequence[int]) -> list[list[Any]]:
     """Returns a list for each server.
 
     Args:
-        owners: which server each leaf goes to.
+        owners: the server of each leaf.
     """
     return [
         [leaf if owner == server else None for leaf, owner in zip(leaves, owners, strict=True)]
@@ -48,8 +50,8 @@ def divide(leaves: Sequence[Any], owners: Sequence[int]) -> list[list[Any]]:
 
 
 def balance(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
-    """Returns which server holds which leaf, so that each has about as many elements: the largest
-    first, to the server that has least.
+    """Returns which server holds which leaf, so that each server has about the same number of
+    elements. Assigns the largest leaf first, to the server with the fewest elements.
 
     Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies: at most a third more than the
     best division.

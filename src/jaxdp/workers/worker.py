@@ -1,4 +1,4 @@
-"""A worker: it holds the dataset, and computes gradients of slices of batches."""
+"""Defines a worker, which holds the dataset and computes gradients of slices of batches."""
 
 import dataclasses
 import functools
@@ -18,7 +18,8 @@ from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers import shares
 
-# For tests and measurements: the least seconds that a slice takes each worker, e.g. 0.1,0.1,0.4.
+# For tests and measurements: the minimum seconds that each worker takes for a slice, e.g.
+# 0.1,0.1,0.4.
 SLOWED = "JAXDP_WORKER_SECONDS"
 
 
@@ -28,11 +29,11 @@ class WorkerSpec:
 
     Attributes:
         config: of the run, for one device.
-        inputs: that the run was given.
-        slices: of a batch, all equal.
-        owners: which server each gradient goes to.
-        returns_deltas: whether others update the state meanwhile. Then a result has by how much
-            batch statistics changed, not what they are.
+        inputs: inputs of the run.
+        slices: number of equal slices of a batch.
+        owners: the server of each gradient.
+        returns_deltas: whether other workers update the state meanwhile. A result then has the
+            changes of batch statistics instead of the statistics.
     """
 
     config: TrainConfig
@@ -48,9 +49,9 @@ class Job(NamedTuple):
     Attributes:
         batch: number of its step, counted from 0.
         slice: which slice of the batch.
-        version: number of the parameters in `parts`: a worker that has them does not read them
-            again.
-        parts: references to the leaves that gradients depend on, a list for each server.
+        version: version of the parameters in `parts`. A worker that already has this version does
+            not read them again.
+        parts: references to the leaves on which gradients depend, with a list for each server.
     """
 
     batch: int
@@ -63,7 +64,7 @@ class SliceResult(NamedTuple):
     """The result of a slice, without its gradients.
 
     Attributes:
-        batch_stats: new running statistics of batch norm, or by how much they changed.
+        batch_stats: new running statistics of batch norm, or their changes.
         weight: mean weight of the examples.
         sums: metric sums.
         squares: sum of the squares of the gradients.
@@ -81,8 +82,7 @@ class Worker:
     """Computes slices.
 
     Args:
-        place: which of the workers it is, counted from 0; a worker that replaces a lost one has its
-            place.
+        place: index of the worker, from 0. A worker that replaces a lost worker gets its index.
     """
 
     def __init__(self, spec: WorkerSpec, place: int) -> None:
@@ -116,7 +116,7 @@ class Worker:
         return result
 
     def _compute(self, number: int, part: int) -> tuple[Any, ...]:
-        # A batch has its own random numbers, whatever the number of updates before it.
+        # A batch has its own random numbers, independent of the number of updates before it.
         state = dataclasses.replace(self._state, step=np.int32(number))
         batch = self._batch(number, part)
         (grads, batch_stats, weight), sums = jax.device_get(
