@@ -1,5 +1,6 @@
 """After a run is built, no setting is None that stands for a default."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -75,6 +76,8 @@ def test_the_folder_of_a_run_says_what_it_used(no_pictures: None) -> None:
     assert {"learning_rate", "checkpoint_every"} <= {*filled}
     assert "eval_every" not in filled
     assert all(written[name] is not None for name in filled)
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert (summary["optimizer"], summary["learning_rate"]) == ("nesterov", 0.1)
     assert jaxdp.load("run").config.filled == {*filled}
     again = command_line.parse(
         TrainConfig,

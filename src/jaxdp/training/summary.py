@@ -62,6 +62,8 @@ def summarize(
         "steps": outcome.step,
         "epochs": round(outcome.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.batches.global_batch_size,
+        "optimizer": config.optimizer,
+        "learning_rate": config.learning_rate,
         "batch_norm": str(config.batch_norm),
         "data_placement": config.data_placement,
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
