@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from example_files import noise, png
 
 SCRIPT = pathlib.Path(__file__).parents[3] / "experiments" / "pyramidnet_cifar10_gpu.sh"
 
@@ -32,8 +33,28 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
 def test_cifar10_is_trained_on_in_pieces(
     prepare: Callable[..., pathlib.Path], environment: dict[str, str], tmp_path: pathlib.Path
 ) -> None:
-    run = tmp_path / "run"
-    command = [str(SCRIPT), "tiny", str(prepare("cifar10")), "--run-dir", str(run)]
+    train_in_pieces(prepare("cifar10"), environment, tmp_path / "run")
+
+
+def test_a_small_set_named_cifar10_is_trained_on_in_pieces(
+    write_tfds: Callable[..., pathlib.Path], environment: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = {
+        "image": tfds.features.Image(shape=(32, 32, 3)),
+        "label": tfds.features.ClassLabel(num_classes=10),
+    }
+    splits = {
+        split: [{"image": png(noise(row, 32, 32, 3)), "label": row % 10} for row in range(count)]
+        for split, count in (("train", 400), ("test", 20))
+    }
+    version = str(tfds.builder_cls("cifar10").VERSION)
+    folder = write_tfds("Cifar10", features, splits, version)
+    train_in_pieces(folder, environment, tmp_path / "run")
+
+
+def train_in_pieces(data_dir: pathlib.Path, environment: dict[str, str], run: pathlib.Path) -> None:
+    command = [str(SCRIPT), "tiny", str(data_dir), "--run-dir", str(run)]
     # Python itself takes longer to start.
     done = subprocess.run(command, env=environment | {"MINUTES": "0.01"})
     assert done.returncode in (143, 75)  # the latter if it comes as far as catching signals
