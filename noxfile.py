@@ -226,6 +226,13 @@ def snippets(session: nox.Session) -> None:
     session.run("pytest", *words)
 
 
+@nox.session
+def keywords(session: nox.Session) -> None:
+    """Writes src/jaxdp/config/keywords.py, the keywords of `Trainer`, from their declarations."""
+    session.install(".")
+    session.run("python", "docs/trainer_keywords.py")
+
+
 TORCH = "torch>=2.6"
 # What each file of benchmarks/ requires in addition to jaxdp, and the page with its table.
 BENCHMARKS = {

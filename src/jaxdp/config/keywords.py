@@ -1,6 +1,6 @@
 """Keywords of `Trainer` and `Trainer.fit` for editors and type checkers.
 
-Written by tests/config/test_keywords.py from the declarations of `TrainConfig`.
+Written by `nox -s keywords` from the declarations of `TrainConfig`.
 """
 
 from collections.abc import Callable, Sequence
