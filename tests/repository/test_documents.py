@@ -41,6 +41,59 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
             assert anchor in anchors(found), f"{target}: no such heading"
 
 
+MENTIONED = re.compile(
+    r"(?<![\w./-])((?:tests|benchmarks|experiments|docs|examples|deploy|findings|src)/[\w./-]*"
+    r"\.(?:py|sh|md|ipynb|txt|toml|yaml))\b"
+)
+
+
+def test_files_that_are_mentioned_exist() -> None:
+    """Paths from the root, or from the folder of the file, in code, comments and pages."""
+    kinds = (".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".ipynb", ".cfg")
+    folders = (
+        "src",
+        "tests",
+        "benchmarks",
+        "experiments",
+        "docs",
+        "examples",
+        "deploy",
+        "findings",
+    )
+    files = [path for folder in (*folders, ".ci", ".github") for path in (ROOT / folder).rglob("*")]
+    files += [path for path in ROOT.glob("*") if path.stem != "CHANGELOG"]
+    checked = 0
+    for file in [path for path in files if path.suffix in kinds or path.parent.name == ".ci"]:
+        for path in MENTIONED.findall(file.read_text()):
+            if not re.search("[A-Z]{4}", path.replace("README", "")):  # names a form, as NAME.py
+                there = (ROOT / path).exists() or (file.parent / path).exists()
+                assert there, f"{file.relative_to(ROOT)} mentions {path}"
+                checked += 1
+    assert checked > 100
+
+
+def test_benchmarks_that_nox_knows_exist() -> None:
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    (names,) = [
+        [ast.literal_eval(key) for key in node.value.keys if key]
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "BENCHMARKS"
+        and isinstance(node.value, ast.Dict)
+    ]
+    assert len(names) > 5
+    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in names), names
+
+
+def test_tables_are_whole() -> None:
+    """Each has a line with its columns and a line that separates it: no blank line cuts a table."""
+    for page in PAGES:
+        lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
+        for before, first, second in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+            if first.startswith("|") and not before.startswith("|"):
+                assert re.fullmatch(r"\|(?: ?:?-+:? ?\|)+", second), f"{page.name}: {first}"
+
+
 def commands(page: pathlib.Path) -> list[tuple[str, str]]:
     """Returns each command in blocks and in inline code, with the words that follow it."""
     text = page.read_text().replace("\\\n", " ")
