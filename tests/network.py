@@ -4,11 +4,11 @@ several machines.
     with network.hosts(2) as (one, other):
         server = one.popen(["python", "server.py", one.address])
         other.run(["python", "client.py", one.address], check=True)
-        other.pull_cable()
+        other.cut_link()
 
 Each host has a network, a name (host-0, host-1, ...) and a file /etc/hosts of its own. In that its
 own name stands for 127.0.1.1, as in Debian, and those of the others for their addresses. Files and
-processes are those of this machine. Nothing else can be reached from a host: its only cable, a TUN
+processes are those of this machine. Nothing else can be reached from a host: its only network link, a TUN
 device, ends at a relay, a process that passes packets on. The namespaces last as long as that
 process and those that run in them; both are ended with the block. It takes Linux, root, iproute2
 and util-linux; where that is missing, the test is skipped.
@@ -80,14 +80,14 @@ class Host:
         assert not check or process.returncode == 0, err
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
-    def pull_cable(self) -> None:
+    def cut_link(self) -> None:
         """From now on no packet leaves or reaches this host, those under way included.
 
         No process is notified.
         """
         self._tell("pull")
 
-    def plug_in(self) -> None:
+    def restore_link(self) -> None:
         self._tell("plug")
 
     def pids(self) -> list[int]:
@@ -177,7 +177,7 @@ def _missing() -> str:
 def _make_host(
     index: int, count: int, folder: str, own_folders: Sequence[str]
 ) -> tuple[int, list[int]]:
-    """Moves this process to a new host, and returns the host's end of its cable and descriptors of
+    """Moves this process to a new host, and returns the host's end of its network link and descriptors of
     its namespaces.
     """
     library = ctypes.CDLL(None, use_errno=True)

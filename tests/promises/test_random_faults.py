@@ -50,7 +50,7 @@ pyramidnet, pmap: PYRAMIDNET --strategy pmap
 resnet, pmap, accumulation: --model resnet --model-kwargs depth=8 width=4 --strategy pmap --accumulate-steps 2 --augment shift flip
 unet, spatial partitioning: --model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded --mesh data=1,space=2
 cnn, pmap, 2 processes of 2 devices: CNN --strategy pmap
-cnn, pmap, 2 hosts and a cable: CNN --strategy pmap --devices 1
+cnn, pmap, 2 hosts and a network link: CNN --strategy pmap --devices 1
 cnn, sharded parameters, 2 processes, callbacks: CNN --strategy sharded --mesh data=2 --shard-params --devices 1 --callbacks early_stopping:patience=1000
 cnn, exact, 2 workers: CNN --devices 1 --strategy exact --workers 2
 """
@@ -76,7 +76,7 @@ FAULTS = (
     "SIGSTOP + kill -9",
     "full disk",
 )
-FAULTS_OF_HOSTS = ("cable pulled", "cable pulled", "kill -9", "full disk")
+FAULTS_OF_HOSTS = ("network link cut", "network link cut", "kill -9", "full disk")
 STOPPED, FAILED, REFUSED = 75, 1, 2  # exit codes
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest
 # complete one is N - 2.
@@ -298,8 +298,8 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
         expected = (
             (STOPPED,) if begun.steps_shown() else (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM)
         )
-    elif fault == "cable pulled":
-        chance.choice(begun.hosts).pull_cable()
+    elif fault == "network link cut":
+        chance.choice(begun.hosts).cut_link()
         # 2 where the other one was not found yet; where no communication fails, JAX aborts.
         expected = (FAILED, -signal.SIGABRT, *(() if begun.steps_shown() else (REFUSED,)))
     elif fault == "full disk":
@@ -327,7 +327,7 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
     for process in (begun.process, *begun.others):
         assert process.wait(timeout=200) in expected, (fault, process.returncode, begun.shown())
     for host in begun.hosts:
-        host.plug_in()
+        host.restore_link()
     deadline = time.monotonic() + 100  # those of a launcher that is gone save, and leave
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, begun.shown()

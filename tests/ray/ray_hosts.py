@@ -49,12 +49,12 @@ class RayHosts:
         """Starts Ray on those hosts that are not there, as after a repair."""
         for index in range(len(self.hosts)):
             if index not in self._there:
-                self.hosts[index].plug_in()
+                self.hosts[index].restore_link()
                 self._start(index, "on each of the others")
 
-    def pull_cable(self, index: int) -> None:
+    def cut_link(self, index: int) -> None:
         self._there.remove(index)
-        self.hosts[index].pull_cable()
+        self.hosts[index].cut_link()
 
     def _start(self, index: int, name: str) -> None:
         """Does so again where Ray gives up after 30 seconds, as it does on a machine that is busy

@@ -127,5 +127,5 @@ class Nodes:
         send(self.processes(node), signal.SIGKILL)
 
     def cut_off(self, node: Any) -> None:
-        """Has it say nothing more, with all connections open, as a pulled cable does."""
+        """Has it say nothing more, with all connections open, as after a cut network link."""
         send(self.processes(node), signal.SIGSTOP)

@@ -141,7 +141,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: int) -> None:
+def test_a_cut_network_link(nodes: Nodes, record_fault: Callable[..., None], index: int) -> None:
     nodes.add()
     nodes.add()
     found = start(nodes, "2 --min-workers 1", 60)

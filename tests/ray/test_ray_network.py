@@ -1,5 +1,5 @@
 """Ray on three hosts with addresses of their own, started as docs/devices.md says: training goes on
-when a cable is pulled.
+when a network link is cut.
 """
 
 import json
@@ -57,7 +57,7 @@ def test_exact_goes_on_to_the_same_bits(
         if line["event"] == "worker joined"
     ]
     assert sorted(joined) == [host.name for host in machines.hosts]
-    machines.pull_cable(2)
+    machines.cut_link(2)
     seconds = trained.wait_for('"worker lost"', file=history)
     assert seconds < NOTICED_SECONDS
     assert trained.code() == 0, trained.err
@@ -72,7 +72,7 @@ def test_exact_goes_on_to_the_same_bits(
         f"no step waits; noticed after {seconds:.0f} s; went on with two workers to the same bits;"
         " complete"
     )
-    record_fault("cable of one of three hosts pulled, --strategy exact", 1, outcome, 0)
+    record_fault("network link of one of three hosts cut, --strategy exact", 1, outcome, 0)
 
 
 def test_launch_goes_on_with_fewer_workers(
@@ -85,7 +85,7 @@ def test_launch_goes_on_with_fewer_workers(
     found.wait_for("[0] step 12/")
     for index, host in enumerate(machines.hosts):
         assert len(running(host.pids(), f"--process-id {index}")) == 1
-    machines.pull_cable(2)
+    machines.cut_link(2)
     seconds = found.wait_for(
         f"node {machines.hosts[2].address} of worker 2 has "
     )  # not answered for 8 s, or died: Ray may say so first
@@ -99,4 +99,4 @@ def test_launch_goes_on_with_fewer_workers(
     assert (summary["processes"], summary["steps"]) == (2, 40)
     assert [row["step"] for row in rows("run")] == [*range(1, 41)]
     outcome = f"noticed after {seconds:.0f} s; went on with two workers; complete"
-    record_fault("cable of one of three hosts pulled, jaxdp.launch ray", 1, outcome, 0)
+    record_fault("network link of one of three hosts cut, jaxdp.launch ray", 1, outcome, 0)

@@ -51,7 +51,7 @@ def test_without_an_address_of_their_own_they_do_not_connect() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_host_whose_cable_is_pulled_is_missed(
+def test_a_host_with_a_cut_network_link_is_missed(
     victim: int, record_fault: Callable[..., None]
 ) -> None:
     heartbeat = 8.0
@@ -65,7 +65,7 @@ def test_a_host_whose_cable_is_pulled_is_missed(
             preludes=dict.fromkeys(range(3), slow_steps(0.1)),
         )
         group.wait_for("step 7/")
-        hosts[victim].pull_cable()
+        hosts[victim].cut_link()
         began = time.monotonic()
         survivors = [index for index in range(3) if index != victim]
         for index in survivors:
@@ -77,4 +77,4 @@ def test_a_host_whose_cable_is_pulled_is_missed(
         assert_missed(group, index, codes[index])
     what = "process 0" if victim == 0 else "another process"
     outcome = "all say that one is lost and end within the heartbeat timeout"
-    record_fault(f"cable of the host of {what} pulled", 1, outcome)
+    record_fault(f"network link of the host of {what} cut", 1, outcome)
