@@ -1,5 +1,5 @@
-"""Compares single 3x3 convolutions and their gradients with PyTorch's, on one core. They are
-what most of a step consists of.
+"""Compares single 3x3 convolutions and their gradients with PyTorch's, on one core. They take most
+of the time of a step.
 
     python benchmarks/convolutions.py [--rounds N] [--seconds N] [--write FILE]
 

@@ -1,4 +1,4 @@
-"""How long does a cache line take from the first core of this machine to the last?
+"""Measures how long a cache line takes from the first core of this machine to the last.
 
 A virtual machine may move its cores between chips. While they share no cache, programs whose
 threads exchange data are slower, some by a third, and others are not. Linux does not show it.

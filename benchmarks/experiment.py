@@ -1,5 +1,5 @@
-"""What the experiments and three of the benchmarks share: runs commands of jaxdp, keeps what these
-leave, draws a figure and writes a table.
+"""Provides the common parts of the experiments and of three benchmarks: runs commands of jaxdp,
+keeps their results, draws a figure and writes a table.
 
     python SCRIPT.py [--tiny] [--data-dir DIR] [--output DIR] [--redraw] [--write [PAGE]]
 

@@ -1,4 +1,4 @@
-"""How long until the first step is done, and where do the seconds go?
+"""Measures the time to the first step, and divides it into parts.
 
     python benchmarks/first_step.py [--rounds N] [--write FILE]
 

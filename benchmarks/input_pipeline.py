@@ -1,5 +1,5 @@
-"""VGG on CIFAR-10, and where the input pipeline lives: one for all devices, one for each of them,
-or the data on the devices.
+"""Compares places of the input pipeline for VGG on CIFAR-10: one pipeline for all devices, one for
+each device, or data on the devices.
 
 Four devices each time. *One pipeline*: a process reads, decodes and places the batches of all
 devices. *One each*: a process with its own pipeline for every device. *On the devices*: the

@@ -1,5 +1,5 @@
-"""How do jaxdp and others read the sets of benchmarks/input.py? Each function here returns an
-endless iterator of batches.
+"""Reads the datasets of benchmarks/input.py with jaxdp and other libraries. Each function returns
+an endless iterator of batches.
 
 Batches are in random order, made by `workers` threads or processes, as each one's own documentation
 does it. `decoded` batches are uint8 pixels with labels or masks, on jaxdp's device or in the arrays

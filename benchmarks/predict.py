@@ -1,5 +1,4 @@
-"""How much of the rate of the bare forward pass does `predict` reach? Prints images per second of
-both.
+"""Compares `predict` with the bare forward pass, and prints the images per second of both.
 
     python benchmarks/predict.py --data-dir DIR [--rounds N] [--write FILE]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records what training gives, and compares two records: a refactoring changes nothing.
+"""Records the results of training, and compares two records, to check that a refactoring changes
+nothing.
 
 same_runs.py run CHECKOUT OUT.json, and same_runs.py compare BEFORE.json AFTER.json
 

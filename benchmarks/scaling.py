@@ -1,5 +1,5 @@
-"""Does four times the devices make it four times as fast? Every strategy, weak and strong, and
-several processes, with the ideal.
+"""Measures the scaling of every strategy, weak and strong, and of several processes, compared with
+ideal scaling.
 
 *Strong*: the same global batch on more devices. *Weak*: the same batch for each device. Simulated
 devices share the cores, so that the ideal is no speed-up at all: a line that stays at 1 lost

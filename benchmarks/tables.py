@@ -1,6 +1,4 @@
-"""Where do the tables of the benchmarks stand? Between two comments of a Markdown file, where a
-benchmark writes its own anew.
-"""
+"""Writes the tables of the benchmarks between two comments of a Markdown file."""
 
 import datetime
 import importlib.metadata

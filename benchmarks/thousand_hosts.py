@@ -1,4 +1,4 @@
-"""Simulates a run on a thousand hosts on this machine, as far as that goes, and computes the rest.
+"""Simulates a run on a thousand hosts on this machine, as far as possible, and computes the rest.
 
     python benchmarks/thousand_hosts.py [--hosts N ...] [--write FILE]
 

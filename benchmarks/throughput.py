@@ -1,5 +1,5 @@
-"""PyramidNet on one device, under a master device, and truly distributed: images per second against
-the batch.
+"""Measures the images per second of PyramidNet against the batch size, on one device, with a
+central device, and distributed.
 
 The comparison that this project began with: a single device, master-device data parallelism
 (`central`, torch's DataParallel) and distributed data parallelism (`pmap` and its two modern

@@ -1,4 +1,5 @@
-"""Times jaxdp and a plain PyTorch script until a model is good, from the start of the process.
+"""Measures the time from the start of the process until a model reaches a target, for jaxdp and for
+a plain PyTorch script.
 
     python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--write FILE]
 

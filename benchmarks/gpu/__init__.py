@@ -1,1 +1,1 @@
-"""What gpu_check.py measures, and the processes in which it measures."""
+"""Provides the measurements of gpu_check.py, and the processes in which they run."""

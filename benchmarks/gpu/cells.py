@@ -1,4 +1,4 @@
-"""The measurements of gpu_check.py, each in a process of its own.
+"""Defines the measurements of gpu_check.py, each in its own process.
 
 python -m gpu.cells NAME JSON        prints what it finds, as lines of JSON
 """

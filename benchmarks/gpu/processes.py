@@ -1,5 +1,5 @@
-"""Runs what gpu_check.py measures, each in a process of its own: what happens to it, out of memory
-for instance, is a result.
+"""Runs the measurements of gpu_check.py, each in its own process, so that a failure, such as a lack
+of memory, is a result.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The least time of a training step on one GPU, by the GPU's data sheet."""
+"""Computes the minimum time of a training step on one GPU, from the GPU's data sheet."""
 
 import dataclasses
 

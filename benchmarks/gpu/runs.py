@@ -1,5 +1,5 @@
-"""The parts of gpu_check.py that train with `jaxdp.train`: what a run waits for, and whether it
-goes on where it was stopped.
+"""Runs the parts of gpu_check.py that train with `jaxdp.train`: waiting times, and continuation
+after a stop.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""What the PyTorch sides of the benchmarks share: PyramidNet, and training by one cycle of SGD.
+"""Provides the common parts of the PyTorch benchmarks: PyramidNet, and training with one cycle of
+SGD.
 
 `time_to_accuracy.py` and `cifar10.py` start the scripts next to this file.
 """

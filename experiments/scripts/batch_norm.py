@@ -1,5 +1,5 @@
-"""What does it cost that the number of devices does not change batch norm? Its three modes on 1, 2,
-4 and 8 devices.
+"""Measures the cost of batch norm that does not depend on the number of devices, with three modes
+on 1, 2, 4 and 8 devices.
 
 `group:32` is the default: with a global batch of 128, devices of up to four hold whole groups and
 exchange nothing; of eight, two share a group, and each batch norm gathers their moments. `replica`

@@ -1,5 +1,5 @@
-"""The first command on one and on eight devices: how far do two runs of the same training part, and
-what does that cost?
+"""Compares the first command on one device and on eight devices: the difference of the losses, and
+the time.
 
 Batch norm takes the statistics of every 32 consecutive examples wherever they lie, so that every
 step is the same to rounding. Rounding grows while a model trains; batch norm per replica, as

@@ -1,5 +1,5 @@
-"""U-Net on the electron microscopy stack of ISBI 2012, scored on held-out slices as the challenge
-scored.
+"""Trains U-Net on the electron microscopy stack of ISBI 2012, and scores held-out slices as in the
+challenge.
 
 Trains on slices 0 to 23 and scores the whole of slices 24 to 29 with the last state. Pixel error is
 the share of pixels on the wrong side of a threshold of the probability; adapted Rand error (1 minus

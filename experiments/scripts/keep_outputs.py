@@ -1,4 +1,5 @@
-"""How do a notebook's outputs get into the repository? Its pictures are packed again, without loss.
+"""Keeps the outputs of a notebook for the repository, and compresses its pictures again, without
+loss.
 
     python experiments/scripts/keep_outputs.py EXECUTED.ipynb KEPT.ipynb
 

@@ -1,4 +1,6 @@
-"""What all experiments share: benchmarks/experiment.py, and the folder of their results."""
+"""Provides the common parts of all experiments: benchmarks/experiment.py, and the folder of their
+results.
+"""
 
 import pathlib
 import sys

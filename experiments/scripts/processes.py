@@ -1,4 +1,4 @@
-"""MNIST on several processes: one, two and four of them, and two on Ray, synchronous.
+"""Trains MNIST with one, two and four processes, and with two processes on Ray, synchronously.
 
 How long does it take, and do they agree?
 

@@ -1,4 +1,4 @@
-"""Runs the commands of the README's table, one after the other, and keeps what each leaves in
+"""Runs the commands of the README's table, one after the other, and keeps their files in
 experiments/results.
 
     python experiments/scripts/results.py [--data-dir DIR] [--only NAME ...] [--write]

@@ -1,5 +1,5 @@
-"""A callback that gives processes of all-reduce the speeds that JAXDP_WORKER_SECONDS gives workers:
-the least seconds of a step.
+"""Defines a callback that slows down processes of all-reduce as JAXDP_WORKER_SECONDS slows down
+workers, with a minimum time of a step.
 
 JAXDP_WORKER_SECONDS=0.1,0.1,0.4 python -m jaxdp.launch -n 3 -- train --plugins
 experiments/scripts/slowed.py --callbacks slowed --model cnn

@@ -1,4 +1,4 @@
-"""Which optimizer and which learning rate are safe where a person has few examples of their own?
+"""Compares optimizers and learning rates for small training sets.
 
 Trains each of 21 small sets with each of several recipes and seeds, for the default 20 epochs of
 the default batch, and judges every epoch by validation data. A run has diverged when a value is not

@@ -1,4 +1,5 @@
-"""U-Net, and two ways to use four devices: a larger global batch, or the same one faster.
+"""Compares two ways to train U-Net on four devices: with a larger global batch, or with the same
+global batch.
 
 *Same batch per device* multiplies the global batch by four, *same global batch* divides the
 device's by four. Time per step, and loss against the images seen, on three sets: `cells` and ISBI

@@ -1,5 +1,5 @@
-"""Two parameter servers and three workers, one of them four times slower, on MNIST: all-reduce,
-exact and async.
+"""Compares all-reduce, exact and async on MNIST, with two parameter servers and three workers, one
+of which is four times slower.
 
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
