@@ -3,8 +3,9 @@
 import ast
 import pathlib
 import re
+import tomllib
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from jaxdp import train
 from jaxdp.tasks.classification import Classification
 
 SOURCE = pathlib.Path(jaxdp.__file__).parent
+ROOT = pathlib.Path(__file__).parents[2]
 COLLECTIVES = {
     "pmean",
     "psum",
@@ -41,6 +43,14 @@ DEVICES = {
     "SingleDeviceSharding",
     "local_devices",
     "device_count",
+    "device_put",
+}
+# Files elsewhere that put arrays on the default device of their process, and why.
+PLACING = {
+    "build/initial_weights.py": "loaded arrays replace those of a new model, as they are",
+    "models/batch_norm.py": "constants of a new model, without compiling a program for each shape",
+    "models/initializers.py": "numbers drawn on the host, without compiling a copy for each shape",
+    "workers/server.py": "a server is a process of one device",
 }
 
 
@@ -63,38 +73,93 @@ def test_collectives_and_devices_are_named_where_they_belong() -> None:
     }  # fmt: skip
     naming_devices = {name for name, found in files.items() if found & DEVICES}
     assert naming_devices
+    assert all(files[name] & DEVICES == {"device_put"} for name in PLACING)
+    naming_devices -= PLACING.keys()
     assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), (
         naming_devices
     )
 
 
-def imports_of(path: pathlib.Path, modules: Collection[str]) -> set[str]:
-    """Returns what a file imports of jaxdp, also inside functions, but not for types alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
+def modules() -> dict[str, pathlib.Path]:
+    """Returns the files of jaxdp by the names of their modules."""
+    names = {
+        path: ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        for path in SOURCE.rglob("*.py")
+    }
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def imports_of(path: pathlib.Path, known: Collection[str]) -> set[str]:
+    """Returns what a file imports of jaxdp, also inside functions and for types alone."""
     found = set[str]()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= names & {*modules} or {str(node.module)}
-    return found & {*modules}
+            found |= (names & {*known}) or {str(node.module)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & {*known}
+
+
+def circles(arrows: Mapping[str, Collection[str]]) -> set[str]:
+    """Returns the names on circles, and those from which a circle is reached."""
+    left = {name: {*needed} for name, needed in arrows.items()}
+    while done := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in done:
+            del left[name]
+    return {*left}
+
+
+def package_of(module: str) -> str:
+    """Returns the package or module right under jaxdp in which a module is."""
+    return ".".join(module.split(".")[:2])
+
+
+def arrows_of_packages() -> dict[str, set[str]]:
+    """Returns what the modules of each package, or a module right under jaxdp, import of others."""
+    paths = modules()
+    arrows: dict[str, set[str]] = {package_of(module): set() for module in paths}
+    for module, path in paths.items():
+        package = package_of(module)
+        arrows[package] |= {package_of(other) for other in imports_of(path, paths)} - {package}
+    return arrows
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    paths = {
-        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(
-            ".__init__"
-        ): path
-        for path in SOURCE.rglob("*.py")
-    }
-    imports = {module: imports_of(path, paths) - {module} for module, path in paths.items()}
-    left = dict(imports)
-    while done := [module for module, needed in left.items() if not needed & left.keys()]:
-        for module in done:
-            del left[module]
-    assert not left
+    paths = modules()
+    imports = {name: imports_of(path, paths) - {name} for name, path in paths.items()}
+    imports["jaxdp.training.loop"] -= {"jaxdp.training.run"}  # for types alone
+    assert not circles(imports)
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    arrows = arrows_of_packages()
+    assert len(arrows) > 30
+    assert not circles(arrows)
+
+
+def test_packages_import_downward() -> None:
+    """In the order of the layers in pyproject.toml, and in the order of docs/architecture.md."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = project["tool"]["importlinter"]["contracts"]
+    layers = [layer.split(" | ") for layer in reversed(contract["layers"])]
+    heights = {package: height for height, layer in enumerate(layers) for package in layer}
+    arrows = arrows_of_packages()
+    assert arrows.keys() == {*heights, "jaxdp"}
+    upward = [
+        f"{package} imports {other}"
+        for package, others in arrows.items()
+        for other in others
+        if package != "jaxdp" != other and heights[other] >= heights[package]
+    ]
+    assert not upward
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("```\n")[2]
+    listed = [f"jaxdp.{name}" for name in re.findall(r"^  ([a-z]+)/", page, re.MULTILINE)]
+    assert {*listed} == {f"jaxdp.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")}
+    for number, package in enumerate(listed):
+        below = arrows[package] & {*listed[number:]}
+        assert not below, f"{package} imports {below}, which the page lists below it"
 
 
 def test_there_are_no_drawers_for_everything() -> None:
@@ -102,13 +167,15 @@ def test_there_are_no_drawers_for_everything() -> None:
 
 
 def test_the_places_that_the_architecture_names_are_there() -> None:
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", page)) - {
-        "tests/repository/test_architecture.py"
-    }
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", page))
     rooms = set(re.findall(r"[a-z]+/", page.partition("```\n")[2].partition("```")[0]))
     assert len(rooms) >= 12
-    missing = {name for name in named | rooms if not (SOURCE / name).exists()}
+    missing = {
+        name
+        for name in named | rooms
+        if not ((ROOT if name.startswith("tests/") else SOURCE) / name).exists()
+    }
     assert not missing
     questions = page.partition("## Where would I change")[2].count("\n| ") - 1
     assert questions >= 10
