@@ -226,14 +226,15 @@ def run_setup(
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(devices_lib.in_use())
         model_size.check(setup)
-        # First, so that the other callbacks see the fields that the strategy adds to a row.
-        chosen = [setup.strategy, *_all_callbacks(setup, callbacks, writes, progress)]
+        chosen = _all_callbacks(setup, callbacks, writes, progress)
         if writes:
             description = dataclasses.asdict(setup.dataset.describe())
             directory = open_run(setup.config, description, create=primary)
             if primary:
                 cleanup.enter_context(directory.exclusive())
         cleanup.enter_context(setup.strategy.started(setup))
+        # First, so that the other callbacks see the fields that the strategy adds to a row.
+        chosen = [*setup.strategy.callbacks(), *chosen]
         run = Run(setup, group, chosen, directory, signals=signals, started=started, before=before)
         return run.execute()
 

@@ -55,15 +55,15 @@ class At:
 
 def wait_for_all(run: Any) -> None:
     """Waits until all workers have joined, however long they take to start on a busy machine."""
-    strategy = run.setup.strategy
-    while strategy.pool.ready < strategy.pool.count:
-        strategy._listen()
+    session = run.setup.strategy.session
+    while session.pool.ready < session.pool.count:
+        session.listen()
 
 
 def kill_server(run: Any) -> None:
     import ray
 
-    ray.kill(run.setup.strategy.servers._actors[1])
+    ray.kill(run.setup.strategy.session.servers._actors[1])
 
 
 def events(folder: Any) -> list[str]:

@@ -68,9 +68,9 @@ def test_a_worker_that_dies_leaves_no_batch_out(
     one_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applied = []
-    apply = asynchronous.Asynchronous._apply
+    apply = asynchronous.AsynchronousSession._apply
     monkeypatch.setattr(
-        asynchronous.Asynchronous,
+        asynchronous.AsynchronousSession,
         "_apply",
         lambda self, done: (applied.append(done.slice_id.slice), apply(self, done))[1],
     )

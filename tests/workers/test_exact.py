@@ -34,7 +34,7 @@ def kill_worker(run: Any) -> None:
     os.kill(first["pid"], signal.SIGKILL)
     # A worker whose first slice seemed slow may get none until the end, and its death stays
     # unnoticed: all count as not measured again.
-    pace = run.setup.strategy.scheduler._pace
+    pace = run.setup.strategy.session.scheduler._pace
     pace[np.isfinite(pace)] = np.nan
     time.sleep(2)  # for Ray to notice
 

@@ -141,6 +141,10 @@ class Strategy(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def callbacks(self) -> Sequence[Any]:
+        """Returns callbacks of the run that `started` has begun, which are called first."""
+        return ()
+
     def check_started(self) -> None:  # noqa: B027
         """Raises ConfigError if train steps need what `started` provides, and it is not there."""
 

@@ -13,38 +13,23 @@ from jaxdp.sharding import strategy
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceId, StalenessBound
+from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.strategy import OnWorkers
 from jaxdp.workers.worker import Job
 
 
-@strategy.register("async")
-class Asynchronous(OnWorkers):
-    """Makes workers push the gradients of whole batches to servers, which hold the state.
+class AsynchronousSession(WorkerSession):
+    """Gives each worker the next batch once it is idle, and applies gradients as they come."""
 
-    The learning rate of an update is divided by 1 and the staleness of its gradient.
-
-    Source: Dean et al. 2012, Large Scale Distributed Deep Networks, section 4.1; Zhang et al. 2016,
-    Staleness-Aware Async-SGD for Distributed Deep Learning, equation 6, for the learning rate; Ho
-    et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
-    for the bound.
-    """
-
-    name = "async"
-    settings = frozenset({"workers", "servers", "staleness", "ray_address"})
-    default_servers = 1
-    batch_norms = ("group", "global")
-    returns_deltas = True
-
-    def _reset(self) -> None:
-        super()._reset()
+    def __post_init__(self) -> None:
         self._idle = set[int]()
         self._finished: collections.deque[Finished] = collections.deque()
         self._round = 0
 
-    def _step(
+    def step(
         self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
-        if state is not self._state:
+        if state is not self.state:
             self._begin(state, batch, constants)
         while True:
             for done in self._finished:
@@ -54,14 +39,14 @@ class Asynchronous(OnWorkers):
                     self._give()
                     return state, sums
             self._give()
-            self._listen()
+            self.listen()
 
     def _begin(self, state: TrainState, batch: int, constants: Constants) -> None:
         """Passes a state to the servers. The current results of the workers are then useless."""
-        self._install(state, constants)
+        self.install(state, constants)
         self._idle |= {done.worker for done in self._finished}
         self._finished.clear()
-        self._bound = StalenessBound(self._limit)
+        self._bound = StalenessBound(self.staleness)
         self._round += 1
         self._next, self._again = batch, set[int]()  # batches of lost workers
         self._parts: tuple[Any, ...] | None = None
@@ -69,16 +54,16 @@ class Asynchronous(OnWorkers):
     def _give(self) -> None:
         """Makes idle workers pull and start the next batches."""
         for worker in sorted(self._idle):
-            if not self._bound.may_pull() or not (self._again or self._next < self._total_steps):
+            if not self._bound.may_pull() or not (self._again or self._next < self.total_steps):
                 return
             if self._parts is None:
-                self._parts, self._version = self.servers.pull(), self._version + 1
+                self._parts, self.version = self.servers.pull(), self.version + 1
             batch = min(self._again, default=self._next)
             self._again.discard(batch)
             self._next += batch == self._next
             self._bound.pull(worker)
             self._idle.remove(worker)
-            job = Job(batch, 0, self._version, self._parts)
+            job = Job(batch, 0, self.version, self._parts)
             self.pool.submit(worker, SliceId(self._round, batch), job)
 
     def _note(self, news: Joined | Lost | Finished) -> None:
@@ -107,3 +92,23 @@ class Asynchronous(OnWorkers):
         return self.servers.apply(
             result.batch_stats, result.weight, result.sums, result.squares, 1 / (1 + staleness)
         )
+
+
+@strategy.register("async")
+class Asynchronous(OnWorkers):
+    """Makes workers push the gradients of whole batches to servers, which hold the state.
+
+    The learning rate of an update is divided by 1 and the staleness of its gradient.
+
+    Source: Dean et al. 2012, Large Scale Distributed Deep Networks, section 4.1; Zhang et al. 2016,
+    Staleness-Aware Async-SGD for Distributed Deep Learning, equation 6, for the learning rate; Ho
+    et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
+    for the bound.
+    """
+
+    name = "async"
+    session_class = AsynchronousSession
+    settings = frozenset({"workers", "servers", "staleness", "ray_address"})
+    default_servers = 1
+    batch_norms = ("group", "global")
+    returns_deltas = True

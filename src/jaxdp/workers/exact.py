@@ -16,11 +16,66 @@ from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceScheduler
+from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.strategy import OnWorkers
 from jaxdp.workers.worker import Job
 
 # The default, which suffices for workers of different speed, with slices that are worth sending.
 _MOST_SLICES = 16
+
+
+class ExactSession(WorkerSession):
+    """Makes the workers compute the slices of a batch, and updates once all are added."""
+
+    def __post_init__(self) -> None:
+        self.scheduler = SliceScheduler(self.work)
+        self._finished: dict[int, Finished] = {}
+
+    def step(
+        self, state: TrainState, batch: int, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
+        if state is not self.state:
+            self.install(state, constants)
+        total: Any = None
+        for done in self._in_order(batch):
+            self.servers.add(done.grads)
+            result = done.result
+            statistics, sums = (result.batch_stats, result.weight), result.sums
+            if total is not None:
+                statistics = combine.add(total[0], statistics)
+                sums = jax.tree.map(np.add, total[1], sums)
+            total = statistics, sums
+        means, sums = total
+        batch_stats, weight = combine.divide(means, np.float32(self.slices))
+        squares = self.servers.mean_squares(self.slices)
+        sums = self.servers.apply(batch_stats, weight, sums, squares)
+        if self.servers.here:
+            self.state = state = self.servers.collect(state)
+        return state, sums
+
+    def _in_order(self, batch: int) -> Iterator[Finished]:
+        """Makes the workers compute all slices of a batch, and yields the slices in order."""
+        self.version += 1
+        parts = self.servers.pull()
+        self.scheduler.begin(self.slices)
+        self._finished.clear()
+        for number in range(self.slices):
+            while number not in self._finished:
+                for worker, slice_id in self.scheduler.assign(time.monotonic()):
+                    job = Job(batch, slice_id.slice, self.version, parts)
+                    self.pool.submit(worker, slice_id, job)
+                self.listen()
+            yield self._finished.pop(number)
+
+    def _note(self, news: Joined | Lost | Finished) -> None:
+        match news:
+            case Joined(worker):
+                self.scheduler.join(worker)
+            case Lost(worker):
+                self.scheduler.leave(worker)
+            case Finished(worker, slice_id):
+                if self.scheduler.finished(worker, slice_id, time.monotonic()):
+                    self._finished[slice_id.slice] = news
 
 
 @strategy.register("exact")
@@ -32,6 +87,7 @@ class Exact(OnWorkers):
     """
 
     name = "exact"
+    session_class = ExactSession
     settings = frozenset({"workers", "slices", "servers", "ray_address"})
 
     def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
@@ -48,53 +104,3 @@ class Exact(OnWorkers):
         near = min(possible, key=lambda count: abs(count - slices))
         remedy = f"slices must be {whole} of the {size} examples of a batch; use {near}"
         raise ConfigError("slices", slices, remedy)
-
-    def _reset(self) -> None:
-        super()._reset()
-        self.scheduler = SliceScheduler(self.work)
-
-    def _step(
-        self, state: TrainState, batch: int, constants: Constants
-    ) -> tuple[TrainState, dict[str, Any]]:
-        if state is not self._state:
-            self._install(state, constants)
-        total: Any = None
-        for done in self._in_order(batch):
-            self.servers.add(done.grads)
-            result = done.result
-            statistics, sums = (result.batch_stats, result.weight), result.sums
-            if total is not None:
-                statistics = combine.add(total[0], statistics)
-                sums = jax.tree.map(np.add, total[1], sums)
-            total = statistics, sums
-        means, sums = total
-        batch_stats, weight = combine.divide(means, np.float32(self._slices))
-        squares = self.servers.mean_squares(self._slices)
-        sums = self.servers.apply(batch_stats, weight, sums, squares)
-        if self.servers.here:
-            self._state = state = self.servers.collect(state)
-        return state, sums
-
-    def _in_order(self, batch: int) -> Iterator[Finished]:
-        """Makes the workers compute all slices of a batch, and yields the slices in order."""
-        self._version += 1
-        parts = self.servers.pull()
-        self.scheduler.begin(self._slices)
-        self._finished: dict[int, Finished] = {}
-        for number in range(self._slices):
-            while number not in self._finished:
-                for worker, slice_id in self.scheduler.assign(time.monotonic()):
-                    job = Job(batch, slice_id.slice, self._version, parts)
-                    self.pool.submit(worker, slice_id, job)
-                self._listen()
-            yield self._finished.pop(number)
-
-    def _note(self, news: Joined | Lost | Finished) -> None:
-        match news:
-            case Joined(worker):
-                self.scheduler.join(worker)
-            case Lost(worker):
-                self.scheduler.leave(worker)
-            case Finished(worker, slice_id):
-                if self.scheduler.finished(worker, slice_id, time.monotonic()):
-                    self._finished[slice_id.slice] = news

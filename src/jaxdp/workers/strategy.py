@@ -1,6 +1,5 @@
-"""The base of strategies on workers: checks settings, starts processes, records what they do."""
+"""The base of strategies on workers: checks settings, and starts workers and servers."""
 
-import abc
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,20 +9,19 @@ import jax
 import numpy as np
 
 from jaxdp.build.setup import Setup
-from jaxdp.callbacks.events import Ended, Run, StepEnd
 from jaxdp.config import OBJECT, TrainConfig, WorkersConfig, fields
 from jaxdp.errors import ConfigError, flag
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.read import Row
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.sharding.single import Single
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.text.messages import one_line
 from jaxdp.workers import shares
-from jaxdp.workers.pool import Finished, Joined, Lost, Pool
+from jaxdp.workers.log import WorkersLog
+from jaxdp.workers.pool import Pool
 from jaxdp.workers.scheduler import Work
 from jaxdp.workers.servers import ServerGroup
+from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.worker import WorkerSpec
 
 # Values of settings that do not work with servers, which each have a part of the state; and why.
@@ -42,13 +40,12 @@ _CLIPPED = "takes the norm of the whole gradient, which servers divide; use one 
 class OnWorkers(Single):
     """A strategy in which workers compute the train steps, and this process evaluates and saves.
 
-    As a callback of its run it also records which workers joined and left, and what they did.
-
     Attributes:
+        session_class: how workers and servers take a step together.
         default_servers: number of servers by default; 0 where this process holds the state.
         batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
-        work: counts what workers did since the last row.
+        session: of the run that is under way; None outside of `started`.
     """
 
     runs_ahead = False
@@ -57,11 +54,11 @@ class OnWorkers(Single):
         "accumulate_steps": "computes no microbatches; use 1",
         "steps_per_execution": "has a step of several programs; use 1",
     }
+    session_class: ClassVar[type[WorkerSession]]
     default_servers: ClassVar[int] = 0
     batch_norms: ClassVar[tuple[str, ...]] = ("group",)
     returns_deltas: ClassVar[bool] = False
-    pool: Pool
-    servers: ServerGroup
+    session: WorkerSession | None = None
 
     def _build(self) -> None:
         if jax.process_count() > 1:
@@ -141,91 +138,38 @@ class OnWorkers(Single):
                 problem = f"one cannot be pickled: {one_line(error)[:200]}"
                 remedy = f"sends objects to its workers, and {problem}"
                 raise ConfigError("strategy", self.name, remedy) from error
-            self.work = Work()
-            head = Head() if config.ray_address else None
-            self.pool = Pool(
-                ray, spec, config.worker_count, self.work, fetches=not count, head=head
+            work, head = Work(), Head() if config.ray_address else None
+            pool = Pool(ray, spec, config.worker_count, work, fetches=not count, head=head)
+            cleanup.callback(pool.close)
+            servers = ServerGroup(ray, setup, count, spec)
+            cleanup.callback(servers.close)
+            self.session = self.session_class(
+                pool, servers, work, spec.slices, setup.intervals.total_steps, config.staleness
             )
-            cleanup.callback(self.pool.close)
-            self.servers = ServerGroup(ray, setup, count, spec)
-            cleanup.callback(self.servers.close)
-            self._slices, self._total_steps = spec.slices, setup.intervals.total_steps
-            self._limit = config.staleness
-            self._reset()
             try:
                 yield
             finally:
-                self._reset()
-                del self.pool, self.servers
-
-    def _reset(self) -> None:
-        """Forgets the run before."""
-        # The state that the loop has, once servers have taken it over.
-        self._state: TrainState | None = None
-        self._version = 0  # of the parameters that workers get
+                self.session = None
 
     def check_started(self) -> None:
-        if not hasattr(self, "pool"):
+        if self.session is None:
             remedy = "computes on workers, which only training starts; use another strategy"
             raise ConfigError("strategy", self.name, remedy)
 
-    @abc.abstractmethod
+    def callbacks(self) -> list[Any]:
+        return [WorkersLog(self.session)] if self.session is not None else []
+
     def _step(
         self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state after the step with a batch, counted from 0, and its metric sums."""
-
-    def _install(self, state: TrainState, constants: Constants) -> None:
-        """Gives the servers a state."""
-        self._state = state
-        self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(shares.needed(state)))
-        self.servers.install(state, np.asarray(constants.learning_rates))
+        assert self.session is not None
+        return self.session.step(state, batch, constants)
 
     def fetch_state(self, state: TrainState) -> TrainState:
-        if state is self._state and not self.servers.here:
-            self._state = state = self.restore(self.servers.collect(state))
-        return state
-
-    def _listen(self) -> None:
-        """Waits a moment for news of the workers, and notes them."""
-        for news in self.pool.poll():
-            self._note(news)
-
-    @abc.abstractmethod
-    def _note(self, news: Joined | Lost | Finished) -> None:
-        """Notes that a worker joined, was lost, or finished a slice."""
+        return state if self.session is None else self.session.fetch(state, self.restore)
 
     def gather(self, tree: Any) -> Any:
         return jax.tree.map(np.array, tree)
-
-    def on_step_end(self, run: Run, event: StepEnd | Ended) -> None:
-        """Records which workers joined and left."""
-        changes, self.pool.changes = self.pool.changes, []
-        if run.folder is not None:
-            for name, facts in changes:
-                RunDirectory(run.folder).record(name, event.step, **facts)
-
-    on_end = on_step_end
-
-    def on_row(self, run: Run, row: Row) -> None:
-        """Adds to a training row what the workers did since the last one."""
-        if row["split"] != "train":
-            return
-        work = self.work.take()
-        row |= {
-            "elapsed_seconds": self.pool.seconds,
-            "workers": self.pool.ready,
-            "worker_slices": [work.slices[place] for place in range(self.pool.count)],
-            "recomputed_slices": work.recomputed,
-            "dropped_slices": work.dropped,
-            "worker_bytes": work.moved_bytes,
-            "worker_idle_seconds": round(work.waiting_seconds, 6),
-        }
-        if work.staleness:
-            row |= {
-                "staleness_mean": sum(work.staleness) / len(work.staleness),
-                "staleness_max": max(work.staleness),
-            }
 
 
 def _config_of_worker(config: TrainConfig) -> TrainConfig:
