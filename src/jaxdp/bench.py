@@ -23,6 +23,7 @@ from jaxdp.config import (
 from jaxdp.config.values import BatchSizes, Counts
 from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import measurement
+from jaxdp.plugins.loading import load_plugins
 from jaxdp.reporting.benchmarks import Record, cell_name
 from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import platform
@@ -91,10 +92,13 @@ def cells(
     Args:
         shared: the settings of all cells.
     """
+    from jaxdp.sharding.strategy import by_name
+
+    load_plugins(shared.plugins)
     parts = shared.accumulate_steps
     for strategy, count, size in itertools.product(strategies, devices, batch_sizes):
         reason = ""
-        if strategy == "single" and count > 1:
+        if by_name(strategy).one_device and count > 1:
             reason = "it uses one"
         elif size % (count * parts) and not shared.mesh:
             reason = "the devices and their microbatches do not divide it"

@@ -23,6 +23,7 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.config.values import Counts
+from jaxdp.plugins.loading import load_plugins
 from jaxdp.runtime import platform
 from jaxdp.text.console import say_again
 from jaxdp.text.flags import flag
@@ -70,13 +71,15 @@ def main(asked: CheckConfig) -> int:
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
     from jaxdp.build.setup import create_setup
+    from jaxdp.sharding.strategy import by_name
 
+    load_plugins(asked.plugins)
     shared = asked.part(TrainConfig, devices=None)
     runs = [("single", 1)] + [
         (name, count)
         for name in asked.strategies
         for count in counts
-        if name != "single" or count == 1
+        if count == 1 or not by_name(name).one_device
     ]
     float64 = asked.precision == "float32"
     dtype = "float64" if float64 else asked.precision

@@ -63,8 +63,7 @@ class Trainer:
         optimizer: name of an optimizer, or an Optax transformation, which has its own learning
             rate.
         learning_rate: peak learning rate, or an Optax schedule.
-        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`; on workers `exact` or
-            `async`.
+        strategy: name of a strategy, which determines how devices share the work.
         devices: how many devices to use, by default all. On a CPU, this number of devices is
             simulated.
         callbacks: objects, or text as for `--callbacks`.

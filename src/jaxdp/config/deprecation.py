@@ -52,6 +52,9 @@ REMOVED = {
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
 # Defaults of removed settings that are still part of the name of a run's folder.
 DEFINING_DEFAULTS = {"grad_reduce_dtype": None}
+# Values of `exchange` in version 0.2 that are strategies now. As at that time, the name of a run's
+# folder does not depend on them.
+EXCHANGES = ("exact", "async")
 
 
 def removal(name: str, command: str = "") -> str | None:
@@ -85,6 +88,6 @@ def strategy_of_workers(facts: Mapping[str, Any]) -> dict[str, Any]:
     the present strategy.
     """
     found = dict(facts)
-    if found.get("exchange") in ("exact", "async"):
+    if found.get("exchange") in EXCHANGES:
         found["strategy"] = found.pop("exchange")
     return found

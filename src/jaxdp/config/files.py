@@ -25,9 +25,6 @@ from jaxdp.text import parsing
 from jaxdp.text.messages import brief, nearest, one_line
 
 FILLED = "filled_in"  # names `Settings.filled` in a file
-# Their runs use the folder of the default strategy, so each of them may continue runs of the
-# others.
-_ON_WORKERS = ("exact", "async")
 
 
 def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
@@ -126,7 +123,7 @@ def defining(config: TrainConfig) -> dict[str, Any]:
         names_run = facts_of(fields(TrainConfig)[name]).names_run
         if names_run == "always" or (names_run == "if_set" and value):
             named[name] = value
-    if named["strategy"] in _ON_WORKERS:
+    if named["strategy"] in deprecation.EXCHANGES:
         named["strategy"] = TrainConfig().strategy
     # A sweep keeps its folder, even if the default differs between its runs.
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER

@@ -25,8 +25,8 @@ def cell_name(record: Record) -> str:
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:
     """Returns the throughput divided by devices times the throughput of one device.
 
-    The single device has the same global batch, and the same strategy or `single`. Returns None if
-    there is no measurement to compare with.
+    The single device has the same global batch, and the same strategy or the first one that was
+    measured on one device. Returns None if there is no measurement to compare with.
     """
     alone = {
         each["strategy"]: each["images_per_second"]["median"]
@@ -34,7 +34,7 @@ def efficiency(record: Record, records: Sequence[Record]) -> float | None:
         if each["status"] == "ok"
         and (each["devices"], each["global_batch_size"]) == (1, record["global_batch_size"])
     }
-    base = alone.get(record["strategy"]) or alone.get("single")
+    base = alone.get(record["strategy"]) or next(iter(alone.values()), None)
     if base is None or record["devices"] == 1:
         return None
     return record["images_per_second"]["median"] / record["devices"] / base

@@ -73,7 +73,8 @@ class Strategy(abc.ABC):
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 problem = f"{flag('strategy', self.name)} takes none"
-                remedy = f"use {flag('strategy', 'sharded')}, or leave {flag(field)} out"
+                others = " or ".join(name for name, kind in names().items() if kind.takes_mesh)
+                remedy = f"use {flag('strategy', others)}, or leave {flag(field)} out"
                 raise ConfigError(field, value, f"{problem}; {remedy}")
         self.step_config = step_config
         self.devices = list(devices)
