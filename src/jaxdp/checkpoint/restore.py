@@ -87,7 +87,7 @@ class SavedCheckpoints:
         return [*ranked, *(step for step in reversed(self.steps()) if step not in ranked)]
 
     def ranked(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics by step, the best first. Among equal metrics, the newest comes first."""
+        """Returns the metrics by step, the best first; of equal metrics, the newest first."""
         if (best_metric := self._best_metric) is None:
             return {}
         found = {step: integrity.read_metrics(self._directory, step) for step in self.steps()}
