@@ -1,5 +1,5 @@
-"""`nox` checks everything on a fresh machine: lint, types and layers, then the tests on simulated
-devices.
+"""Defines the nox sessions. `nox` checks everything on a fresh machine: lint, types and layers,
+then the tests on simulated devices.
 """
 
 import os
@@ -13,13 +13,13 @@ import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "uv|virtualenv"
-# Of the user, as pip's: another clone finds what this one compiled.
+# In the user's cache, like pip's, so that another clone finds the compiled programs.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxdp-tests"
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and import layers, which need nothing of what the package needs."""
+    """Checks style and import layers, without the dependencies of the package."""
     session.install(*nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "lint"))
     session.env["PYTHONPATH"] = "src"
     session.run("ruff", "check")
@@ -34,28 +34,28 @@ def types(session: nox.Session) -> None:
 
 
 def keep_what_is_compiled(session: nox.Session) -> None:
-    """Call it before installing.
+    """Keeps compiled programs; must be called before installing.
 
-    A second run, the second worker and the processes that tests start find compiled programs.
+    A second run, the second worker and the processes that tests start then find compiled programs.
     """
     session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
-    # Where that is set each process takes 3 seconds more to import JAX.
+    # If this variable is set, each process takes 3 seconds longer to import JAX.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
-    # As pip does. Python does not notice where a limit on the size of files, which tests of full
-    # disks set, cuts bytecode off.
+    # As pip does. Python does not notice if a limit on file sizes, which tests of full disks set,
+    # truncates bytecode.
     session.env["UV_COMPILE_BYTECODE"] = "1"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but those marked slow; `nox -s tests -- -k pyramidnet` runs some."""
+    """Runs all tests except the slow tests; `nox -s tests -- -k pyramidnet` runs some."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
     run_tests(session)
 
 
 def run_tests(session: nox.Session) -> None:
-    """Runs the tests, then those in 16 bits: the XLA flags that they may need hold for a
+    """Runs the tests, then the tests in 16 bits, which may require XLA flags for the whole
     process.
     """
     if session.posargs:
@@ -67,9 +67,7 @@ def run_tests(session: nox.Session) -> None:
 
 @nox.session
 def newest(session: nox.Session) -> None:
-    """The same tests on the Python of Debian's next release (3.13), for which pip installs the
-    newest JAX.
-    """
+    """Runs the same tests on Python 3.13 of Debian's next release, with the newest JAX."""
     if sys.version_info >= (3, 12):
         session.skip("pip installs the newest JAX for this Python: nox -s tests")
     if (
@@ -102,9 +100,7 @@ def newest(session: nox.Session) -> None:
 
 @nox.session
 def oldest(session: nox.Session) -> None:
-    """The same tests with the lowest versions of JAX and the libraries on top of it
-    that pyproject.toml allows.
-    """
+    """Runs the same tests with the lowest allowed versions of JAX and its libraries."""
     dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
     bounds = [
         each
@@ -118,25 +114,23 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Compares models with the same ones in PyTorch."""
+    """Compares models with the same models in PyTorch."""
     session.install(".[dev]", "torch>=2.6")
     session.run("pytest", "tests/reference", *session.posargs)
 
 
 @nox.session
 def prepare(session: nox.Session) -> None:
-    """Writing a set of TensorFlow Datasets from a file that was downloaded by hand, which takes
-    TensorFlow.
-    """
+    """Prepares a TensorFlow dataset, with TensorFlow, from a file that was downloaded by hand."""
     session.install(".[dev,prepare]")
     session.run("pytest", "tests/prepare", *session.posargs)
 
 
 @nox.session
 def slurm(session: nox.Session) -> None:
-    """A job on a real Slurm of this machine alone, which is requeued and continues.
+    """Runs a job on a real Slurm on this machine, which is requeued and continues.
 
-    Installs Debian's packages for it.
+    Installs Debian's packages for Slurm.
     """
     programs = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
     if any(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None for name in programs):
@@ -166,10 +160,9 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Workers of different speed, and Ray clusters of several nodes on this machine, which are
-    killed, cut off and added.
+    """Tests workers of different speed, and Ray clusters with lost and added nodes.
 
-    It writes the table in docs/fault-tests.md; `-- -k launch` does a part and writes nothing.
+    Writes the table in docs/fault-tests.md; `-- -k launch` runs a part and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
@@ -179,9 +172,9 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the parity matrix.
+    """Runs tests that take minutes: accuracy, kills, long runs, the parity matrix.
 
-    Not what has a session of its own.
+    Excludes tests that have their own session.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
@@ -197,14 +190,14 @@ def slow(session: nox.Session) -> None:
 
 @nox.session
 def aot(session: nox.Session) -> None:
-    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, of which none is needed.
+    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, without these devices.
 
-    Every pair of their settings is among them.
+    The steps cover every pair of settings.
 
     `-- --every-step` compiles the whole product, 170 for each.
     """
     keep_what_is_compiled(session)
-    # Of what the extra cuda13 installs this is what compiles; the rest of it runs programs.
+    # The parts of the extra cuda13 that compile. The rest runs programs.
     session.install(
         ".[dev,tpu]",
         "jax-cuda13-plugin",
@@ -219,7 +212,7 @@ def aot(session: nox.Session) -> None:
 
 @nox.session
 def snippets(session: nox.Session) -> None:
-    """Every program and command of README, documentation and tutorials, run as printed."""
+    """Runs every program and command of README, documentation and tutorials as printed."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
     words = ["-m", "slow or not slow", "tests/repository/test_snippets.py", *session.posargs]
@@ -266,9 +259,9 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def experiments(session: nox.Session) -> None:
-    """Every experiment in a tiny form, each with its figure, and the benchmarks that draw one.
+    """Runs a tiny form of every experiment, and of the benchmarks that draw a figure.
 
-    `python experiments/scripts/NAME.py --write` is the real one.
+    `python experiments/scripts/NAME.py --write` runs the full experiment.
     """
     keep_what_is_compiled(session)
     session.install(".[ray,tfds]")
@@ -320,7 +313,7 @@ def notebooks(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation in build/site, with warnings as errors, and some pages in a browser."""
+    """Builds the documentation in build/site, with warnings as errors, and opens some pages."""
     session.install(
         ".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs")
     )
@@ -330,13 +323,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kills, damaged and unwritable checkpoints, divergence and other devices.
+    """Injects kills, damaged and unwritable checkpoints, divergence and other devices.
 
     Writes the table in docs/fault-tests.md.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    # The longest first, one at a time to each worker.
+    # The longest tests first, one at a time for each worker.
     files = [
         "tests/promises/test_random_faults.py",
         "tests/runtime/test_process_faults.py",
@@ -362,7 +355,7 @@ def faults(session: nox.Session) -> None:
 
 
 def with_seed(option: str, given: list[str]) -> list[str]:
-    """Returns the words for pytest with a seed of their own, which pytest shows, unless one was
+    """Returns the words for pytest with a random seed, which pytest prints, unless a seed was
     given.
     """
     return (
@@ -374,9 +367,9 @@ def with_seed(option: str, given: list[str]) -> list[str]:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Random flags, damaged files, pictures and archives: 1,000 cases.
+    """Tests random flags and damaged files, pictures and archives, in 1,000 cases.
 
-    `-- --fuzz-seed=7 -k damage` tries some of them again.
+    `-- --fuzz-seed=7 -k damage` tests some cases again.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
@@ -388,11 +381,11 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def random_faults(session: nox.Session) -> None:
-    """200 kills, signals, stops and full disks over a matrix of runs.
+    """Injects 200 kills, signals, stops and full disks into a matrix of runs.
 
     Writes its table in docs/fault-tests.md.
 
-    `-- -k unet` does a part of it, and writes nothing.
+    `-- -k unet` runs a part, and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
