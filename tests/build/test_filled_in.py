@@ -63,6 +63,17 @@ def test_no_setting_of_a_run_stands_for_a_default(
     assert run_hash(config) == run_hash(config.as_given())
 
 
+def test_settings_that_only_some_strategies_have_are_filled_in() -> None:
+    expected = {"exact": (4, None), "async": (4, 1), "pmap": (None, None)}
+    for strategy, numbers in expected.items():
+        given = TrainConfig.of(
+            model="cnn", dataset="digits", model_kwargs=SMALL["cnn"], strategy=strategy, devices=1
+        )
+        config = create_setup(given, training=strategy == "pmap").config
+        assert (config.workers, config.servers) == numbers
+        assert run_hash(config) == run_hash(config.as_given())
+
+
 def test_the_folder_of_a_run_says_what_it_used(no_pictures: None) -> None:
     """A program that starts from its file gets new defaults for what nobody gave."""
     trainer = jaxdp.Trainer(

@@ -2,9 +2,9 @@
 other settings, the dataset or the devices.
 
 `with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
-`with_task` the loss, `with_devices` what model and devices decide, and `with_lengths` fills in the
-learning rate and the lengths. After that no setting is None unless None is a value of its own
-(`Facts.none`).
+`with_task` the loss, `with_strategy` the settings of the strategy, `with_devices` what model and
+devices decide, and `with_lengths` fills in the learning rate and the lengths. After that no setting
+is None unless None is a value of its own (`Facts.none`).
 """
 
 import inspect
@@ -25,6 +25,7 @@ from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
 from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.sharding import strategy as strategies
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE
 from jaxdp.tasks import Task
@@ -128,6 +129,12 @@ def with_task(config: TrainConfig, task: Task, inputs: Inputs) -> TrainConfig:
     if is_given or "loss" not in inspect.signature(type(task)).parameters:
         return config
     return config.fill(loss=getattr(task, "loss", None))
+
+
+def with_strategy(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with those that only its strategy has."""
+    defaults = strategies.by_name(config.strategy).settings
+    return config.fill(**{name: value for name, value in defaults.items() if value is not None})
 
 
 def with_devices(

@@ -228,7 +228,7 @@ def create_setup(
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)
-    asked = resolve.with_task(asked, task, inputs)
+    asked = resolve.with_strategy(resolve.with_task(asked, task, inputs))
     preprocess = create_preprocess(asked, dataset, task)
     sizes = {
         dataset.image_shape,

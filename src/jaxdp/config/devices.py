@@ -5,8 +5,6 @@ from typing import Literal
 from jaxdp.config.settings import Settings, setting, settings_group
 from jaxdp.config.values import MOST_DEVICES, MOST_WORKERS, NON_NEGATIVE, POSITIVE, at_most
 
-DEFAULT_WORKERS = 4
-
 
 @settings_group
 class LayoutConfig(Settings):
@@ -152,8 +150,3 @@ class WorkersConfig(Settings):
         names_run="never",
         none="a cluster of this machine alone",
     )
-
-    @property
-    def worker_count(self) -> int:
-        """Number of workers."""
-        return self.workers or DEFAULT_WORKERS

@@ -55,8 +55,8 @@ class Strategy(abc.ABC):
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
     # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
     takes_batches: ClassVar[bool] = True
-    # Settings that only some strategies have, and this one does.
-    settings: ClassVar[frozenset[str]] = frozenset()
+    # Settings that only some strategies have, and this one does, each with its default.
+    settings: ClassVar[Mapping[str, Any]] = {}
     # Settings that must stay at their defaults, and why; the strategy's name is put before it.
     refuses: ClassVar[Mapping[str, str]] = {}
     train_step: TrainStep

@@ -99,9 +99,9 @@ def _speed(counters: Counters, started: float) -> dict[str, Any]:
     }
 
 
-def worker_facts(setup: Setup) -> dict[str, int]:
+def worker_facts(setup: Setup) -> dict[str, Any]:
     """Returns the number of workers, nothing for a run without."""
-    return {"workers": setup.config.worker_count} if "workers" in setup.strategy.settings else {}
+    return {"workers": setup.config.workers} if "workers" in setup.strategy.settings else {}
 
 
 def result_metrics(

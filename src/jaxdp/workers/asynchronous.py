@@ -7,14 +7,15 @@ pulls a mixture of versions.
 """
 
 import collections
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from jaxdp.sharding import strategy
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceId, StalenessBound
 from jaxdp.workers.session import WorkerSession
-from jaxdp.workers.strategy import OnWorkers
+from jaxdp.workers.strategy import DEFAULT_WORKERS, OnWorkers
 from jaxdp.workers.worker import Job
 
 
@@ -108,7 +109,11 @@ class Asynchronous(OnWorkers):
 
     name = "async"
     session_class = AsynchronousSession
-    settings = frozenset({"workers", "servers", "staleness", "ray_address"})
-    default_servers = 1
+    settings: ClassVar[Mapping[str, Any]] = {
+        "workers": DEFAULT_WORKERS,
+        "servers": 1,
+        "staleness": None,
+        "ray_address": None,
+    }
     batch_norms = ("group", "global")
     returns_deltas = True

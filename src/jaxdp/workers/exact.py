@@ -3,8 +3,8 @@ gradients are added in the order of the slices.
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceScheduler
 from jaxdp.workers.session import WorkerSession
-from jaxdp.workers.strategy import OnWorkers
+from jaxdp.workers.strategy import DEFAULT_WORKERS, OnWorkers
 from jaxdp.workers.worker import Job
 
 # The default, which suffices for workers of different speed, with slices that are worth sending.
@@ -88,7 +88,12 @@ class Exact(OnWorkers):
 
     name = "exact"
     session_class = ExactSession
-    settings = frozenset({"workers", "slices", "servers", "ray_address"})
+    settings: ClassVar[Mapping[str, Any]] = {
+        "workers": DEFAULT_WORKERS,
+        "slices": None,
+        "servers": None,
+        "ray_address": None,
+    }
 
     def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
         size, mode = int(config.global_batch_size or 0), config.batch_norm

@@ -37,12 +37,14 @@ _NOT_WITH_SERVERS = (
 _CLIPPED = "takes the norm of the whole gradient, which servers divide; use one server"
 
 
+DEFAULT_WORKERS = 4  # processes; each computes on one core
+
+
 class OnWorkers(Single):
     """A strategy in which workers compute the train steps, and this process evaluates and saves.
 
     Attributes:
         session_class: how workers and servers take a step together.
-        default_servers: number of servers by default; 0 where this process holds the state.
         batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
         session: of the run that is under way; None outside of `started`.
@@ -55,7 +57,6 @@ class OnWorkers(Single):
         "steps_per_execution": "has a step of several programs; use 1",
     }
     session_class: ClassVar[type[WorkerSession]]
-    default_servers: ClassVar[int] = 0
     batch_norms: ClassVar[tuple[str, ...]] = ("group",)
     returns_deltas: ClassVar[bool] = False
     session: WorkerSession | None = None
@@ -78,7 +79,7 @@ class OnWorkers(Single):
         if not self.on_cpu:
             remedy = "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-        if servers := self._number_of_servers(config):
+        if servers := config.servers:
             values, arrays = config.flat(), len(jax.tree.leaves(shapes().params))
             if servers > arrays:
                 remedy = f"the model has {arrays} arrays of parameters; use at most {arrays}"
@@ -98,9 +99,6 @@ class OnWorkers(Single):
             raise ConfigError("batch_norm", str(mode), remedy)
         self.number_of_slices(config, shapes())
 
-    def _number_of_servers(self, config: TrainConfig) -> int:
-        return config.servers or self.default_servers
-
     def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
         """Returns into how many slices a batch is divided.
 
@@ -116,14 +114,13 @@ class OnWorkers(Single):
         Raises:
             ConfigError: if there is no cluster at the address, or for objects that cannot be sent.
         """
-        config = setup.config
+        config, workers = setup.config, setup.config.workers
+        assert workers is not None
         with (
-            ray_connection.connected(
-                config.ray_address, cpus=config.worker_count, field="ray_address"
-            ) as ray,
+            ray_connection.connected(config.ray_address, cpus=workers, field="ray_address") as ray,
             contextlib.ExitStack() as cleanup,
         ):
-            count = self._number_of_servers(config)
+            count = config.servers or 0
             sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
             spec = WorkerSpec(
                 _config_of_worker(config),
@@ -139,7 +136,7 @@ class OnWorkers(Single):
                 remedy = f"sends objects to its workers, and {problem}"
                 raise ConfigError("strategy", self.name, remedy) from error
             work, head = Work(), Head() if config.ray_address else None
-            pool = Pool(ray, spec, config.worker_count, work, fetches=not count, head=head)
+            pool = Pool(ray, spec, workers, work, fetches=not count, head=head)
             cleanup.callback(pool.close)
             servers = ServerGroup(ray, setup, count, spec)
             cleanup.callback(servers.close)
