@@ -48,7 +48,7 @@ def row(name: str, field: "dataclasses.Field[Any]") -> str:
     values = facts.metavar or conversion.metavar(field.type)
     if field.type is bool:
         values = ""
-    text = " ".join(facts.help.split())
+    text = facts.help_text
     if field.default is field.default_factory:  # both are missing
         text += " (required)"
     elif (

@@ -181,6 +181,7 @@ def test_help_names_everything_and_does_not_import_jax() -> None:
         assert f"--{field.replace('_', '-')}" in helped
     for name in [*models.names(), *sources.names(), *strategy.names(), *OPTIMIZERS]:
         assert name in helped
+    assert "{jaxdp" not in helped
 
 
 def test_jaxdp_is_the_same_as_the_modules() -> None:

@@ -9,6 +9,7 @@ import inspect
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -28,7 +29,16 @@ Fields = Mapping[str, "dataclasses.Field[Any]"]
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
-_HELP_FORMAT = functools.partial(argparse.HelpFormatter, max_help_position=30)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Breaks no line inside a name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -85,7 +95,9 @@ def parse(
     values |= given
     for name, field in fields(cls).items():
         if name not in values and field.default is field.default_factory:  # both are MISSING
-            raise ConfigError("", "", f"{_flag(name, field)} is required: {facts_of(field).help}")
+            raise ConfigError(
+                "", "", f"{_flag(name, field)} is required: {facts_of(field).help_text}"
+            )
     return cls.of(**values)
 
 
@@ -123,7 +135,7 @@ def _create_parser(
         allow_abbrev=False,
         add_help=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=_HELP_FORMAT,
+        formatter_class=_HelpFormatter,
     )
     left_out, remaining = 0, dict(own)
     for group in cls.__mro__:
@@ -148,7 +160,7 @@ def _create_parser(
 def _add(section: Any, name: str, field: "dataclasses.Field[Any]", *, visible: bool) -> None:
     """Adds the flag of a setting to a section of the help."""
     facts, default = facts_of(field), field.default
-    text = facts.help
+    text = facts.help_text
     if default not in (dataclasses.MISSING, None, False, ()) and "(default" not in text:
         text += (
             f" (default: {facts.separator.join(default) if facts.separator else shown(default)})"

@@ -21,9 +21,9 @@ class DataConfig(Settings):
 
     dataset: str | None = setting(
         None,
-        """dataset to train on: digits, digits-denoise, cells, cells:sparse (all built in), cifar10,
-        cifar100, mnist, fashion_mnist, oxford_iiit_pet, tfds:NAME (TensorFlow Datasets),
-        folder:PATH or npz:PATH (default: cells for unet, otherwise digits)""",
+        """dataset to train on: {jaxdp.data.sources}; of TensorFlow Datasets
+        {jaxdp.data.sources.tfds:KNOWN}. Arguments follow a colon: cells:sparse, folder:PATH,
+        npz:PATH, tfds:NAME (default: cells for unet, otherwise digits)""",
         metavar="NAME",
         resume="start",
         each_fit=False,
@@ -137,9 +137,8 @@ class DataConfig(Settings):
     )
     augment: tuple[str, ...] | None = setting(
         None,
-        """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for
-        none (default: the dataset's own): pad_crop crop random_resized_crop shift flip
-        flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix""",
+        """random augmentations of training images, in this order: {jaxdp.data.augment}, e.g.
+        pad_crop:4 flip; none for none (default: the dataset's own)""",
         metavar="NAME[:NUMBER]",
         resume="free",
         basic=True,

@@ -38,10 +38,10 @@ class ShardingConfig(LayoutConfig):
 
     strategy: str = setting(
         "pmap",
-        """how devices share the work: pmap, single, shard_map, sharded or central; on workers (pip
-        install '.[ray]'): exact or async. Workers of exact compute slices of the batch as they
-        become free, with the same bits for any number of workers; workers of async push
-        gradients to parameter servers at their own pace""",
+        """how devices share the work: {jaxdp.sharding}; on workers (pip install '.[ray]'):
+        {jaxdp.workers}. Workers of exact compute slices of the batch as they become free, with the
+        same bits for any number of workers; workers of async push gradients to parameter servers
+        at their own pace""",
         resume="free",
         each_fit=False,
         basic=True,
@@ -105,7 +105,7 @@ class ProcessConfig(Settings):
 
 @settings_group
 class WorkersConfig(Settings):
-    """Workers of --strategy exact and async, which come and go (Ray)."""
+    """Workers, which come and go (Ray)."""
 
     workers: int | None = setting(
         None,

@@ -12,7 +12,7 @@ class ModelConfig(Settings):
 
     model: str = setting(
         "pyramidnet",
-        "model to train: pyramidnet, resnet, vgg, cnn or unet",
+        "model to train: {jaxdp.models}",
         each_fit=False,
         basic=True,
     )
@@ -54,16 +54,15 @@ class TaskConfig(Settings):
 
     task: str | None = setting(
         None,
-        """classification, segmentation, regression or a plugin's task (default: the task that
-        both model and dataset support)""",
+        "{jaxdp.tasks} (default: the task that both model and dataset support)",
         metavar="NAME",
         each_fit=False,
         basic=True,
     )
     loss: str | None = setting(
         None,
-        """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber
-        (default: the first)""",
+        """segmentation: {jaxdp.tasks.segmentation:LOSSES}; regression:
+        {jaxdp.tasks.regression:LOSSES} (default: the first)""",
         metavar="NAME",
         resume="free",
         set_by="task",

@@ -59,9 +59,9 @@ class OptimizationConfig(Settings):
     )
     optimizer: str | None = setting(
         None,
-        """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion (default:
-        nesterov; adamw for a training set of your own of fewer than 512 examples, unless you
-        give --learning-rate, --lr-scaling or --optimizer-kwargs)""",
+        """{jaxdp.step.optim:OPTIMIZERS} (default: nesterov; adamw for a training set of your own of
+        fewer than 512 examples, unless you give --learning-rate, --lr-scaling or
+        --optimizer-kwargs)""",
         resume="start",
         each_fit=False,
         basic=True,

@@ -90,8 +90,8 @@ class RunConfig(Settings):
     )
     callbacks: tuple[str, ...] = setting(
         (),
-        """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine;
-        plugins may register more: early_stopping, profiler, wandb, mlflow""",
+        """further callbacks: {jaxdp.callbacks}, e.g. early_stopping:patience=5,metric=accuracy or
+        wandb:project=mine""",
         metavar="NAME[:KEY=VALUE,...]",
         program=False,
         names_run="never",

@@ -15,6 +15,7 @@ from jaxdp.config import deprecation
 from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.values import Range
 from jaxdp.errors import ConfigError, flag
+from jaxdp.plugins.listing import with_names
 from jaxdp.text.messages import nearest, shown
 from jaxdp.text.parsing import is_finite
 
@@ -33,7 +34,7 @@ class Facts:
     is part of the name of the run's folder, and is part of the compiled step.
 
     Attributes:
-        help: text of `--help`.
+        help: text of `--help`; `help_text` names what {PLACE} stands for.
         checks: ranges of its number, or conditions of its text.
         metavar: the placeholder of the value in `--help`; "" to derive it from the type.
         numbers: types of number that a setting of text accepts in YAML and Python.
@@ -73,6 +74,10 @@ class Facts:
     loads_data: bool = True
     excludes: str = ""
     none: str = ""
+
+    @property
+    def help_text(self) -> str:
+        return with_names(self.help)
 
 
 def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:

@@ -19,8 +19,8 @@ class PluginsConfig(Settings):
 
     plugins: tuple[str, ...] = setting(
         (),
-        """your own Python files or modules, imported first to register models, datasets, tasks or
-        strategies""",
+        """your own Python files or modules, imported first to register models, datasets, tasks,
+        strategies, callbacks or augmentations""",
         metavar="FILE.py|MODULE",
         resume="free",
         names_run="if_set",

@@ -29,7 +29,7 @@ from jaxdp.text.messages import closest
 # Settings that suit a dataset, which TensorFlow Datasets lacks. Mean and standard deviation are
 # given if the published values were reproduced.
 _SGD = {"optimizer": "nesterov"}
-_KNOWN: dict[str, dict[str, Any]] = {
+KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {
         "mean": (125.3, 123.0, 113.9),
         "std": (63.0, 62.1, 66.7),
@@ -99,8 +99,8 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
         for split, chosen in chosen_splits.items()
     }
     known: dict[str, Any] = {"augment": augment}
-    if builder.name in _KNOWN:
-        known |= {"defaults": _SGD} | _KNOWN[builder.name]
+    if builder.name in KNOWN:
+        known |= {"defaults": _SGD} | KNOWN[builder.name]
     return Dataset(
         **splits,
         task=task,
@@ -111,7 +111,7 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
     )
 
 
-for _name in _KNOWN:
+for _name in KNOWN:
     sources.register(_name)(functools.partial(tfds, bare_name=_name))
 
 
