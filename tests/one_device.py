@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxdp.build.setup import Setup
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.step import step
 from jaxdp.step.state import TrainState
 
@@ -28,7 +28,7 @@ def oracle(run: Setup) -> Trained:
         run: under the strategy `single`.
     """
     function = jax.jit(
-        functools.partial(step.train_step, step_config=run.step_config, replicas=Replicas())
+        functools.partial(step.train_step, step_config=run.step_config, replicas=Communication())
     )
     state, sums = run.create_state(), {}
     for batch in run.batches.placed(0):

@@ -18,7 +18,7 @@ from jaxdp.cli import command_line
 from jaxdp.config import conversion
 from jaxdp.data import sources
 from jaxdp.sharding import strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.step import batch_norm as batch_norm_lib
 from jaxdp.step import keys, step
 from jaxdp.step.optim import OPTIMIZERS
@@ -103,14 +103,14 @@ def test_check_passes_where_an_optimizer_magnifies_rounding(
     assert "; params leave out " in shown
 
 
-_mean = Replicas.mean
+_mean = Communication.mean
 MUTANTS = {
     "a sum for a mean": (
-        Replicas,
+        Communication,
         "mean",
         lambda self, tree: (self.sum(tree[0]), *_mean(self, tree[1:])),
     ),
-    "no mean": (Replicas, "mean", lambda self, tree: tree),
+    "no mean": (Communication, "mean", lambda self, tree: tree),
     "a key by place": (
         step,
         "example_keys",

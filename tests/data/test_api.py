@@ -21,7 +21,7 @@ from jaxdp.data.fingerprint import fingerprint
 from jaxdp.data.opening import check_dataset
 from jaxdp.data.sources import open_dataset
 from jaxdp.data.split import Split
-from jaxdp.data.splits import stratified
+from jaxdp.data.split_selection import stratified
 from jaxdp.inference import files
 
 IMAGES, LABELS = noise(0, 40, 5, 4, 3), np.arange(40) % 4

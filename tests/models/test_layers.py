@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxdp.models import batch_norm as moments
 from jaxdp.models import convolution, layers, resampling
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.step import batch_norm as batch_norm_lib
 
 
@@ -154,7 +154,7 @@ def test_variance_survives_a_large_mean() -> None:
     """E[x²] - E[x]² in float32 would be off by everything here."""
     x = 4096 + jax.random.normal(jax.random.key(0), (64, 4, 4, 1))
     np.testing.assert_allclose(np.std(batch_norm(1)(x)), 1, rtol=1e-3)
-    of_all = functools.partial(batch_norm_lib.of_all, Replicas(axis="data"))
+    of_all = functools.partial(batch_norm_lib.of_all, Communication(axis="data"))
     shared = jax.vmap(lambda part: batch_norm(1, combine=of_all)(part), axis_name="data")
     np.testing.assert_allclose(np.std(shared(x.reshape(8, 8, 4, 4, 1))), 1, rtol=1e-3)
 

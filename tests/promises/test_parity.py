@@ -19,7 +19,7 @@ from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_augmentations
 from jaxdp.data.sources import open_dataset
 from jaxdp.errors import ConfigError
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import batch_norm as batch_norm_lib
 from jaxdp.step import step
@@ -97,13 +97,17 @@ def oracle_step(batch_norm: str) -> Any:
     """One device, no strategy: jit, or for replica batch norm vmap over the replicas."""
     if batch_norm == "replica":
         mapped = functools.partial(
-            step.train_step, step_config=step_config(batch_norm), replicas=Replicas(axis="replicas")
+            step.train_step,
+            step_config=step_config(batch_norm),
+            replicas=Communication(axis="replicas"),
         )
         return jax.jit(
             jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas")
         )
     return jax.jit(
-        functools.partial(step.train_step, step_config=step_config(batch_norm), replicas=Replicas())
+        functools.partial(
+            step.train_step, step_config=step_config(batch_norm), replicas=Communication()
+        )
     )
 
 
@@ -164,7 +168,7 @@ def test_replica_batch_norm_is_another_training() -> None:
 @pytest.mark.parametrize("name", ["pmap", "shard_map"])
 def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: leave out what pmeans gradients, and parity is lost."""
-    monkeypatch.setattr(Replicas, "mean", lambda self, tree: tree)
+    monkeypatch.setattr(Communication, "mean", lambda self, tree: tree)
     strategy = create_strategy(name, step_config("group:2"), jax.devices()[:8])
     if name == "shard_map":  # it notices by itself that replicas would differ
         with pytest.raises(ValueError, match=r"varying|replicated|out_specs"):
@@ -205,7 +209,7 @@ def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPat
     """The mutant of the other kind: differentiating replicated parameters sums their gradients
     before the mean.
     """
-    monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
+    monkeypatch.setattr(Communication, "local", lambda self, tree: tree)
     # Without clipping, which would hide a factor.
     plain = dataclasses.replace(step_config("group:2"), optimizer=optax.sgd)
 
@@ -381,7 +385,7 @@ def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
         )
         for name, shape in shapes.items()
     }
-    replicas = Replicas(axis="replicas", flat=flat)
+    replicas = Communication(axis="replicas", flat=flat)
     means, sums = jax.vmap(
         lambda tree: (replicas.mean(tree | {"counts": {}}), replicas.sum(tree)),
         axis_name="replicas",

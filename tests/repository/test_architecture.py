@@ -66,7 +66,7 @@ def names_in(path: pathlib.Path) -> set[str]:
 def test_collectives_and_devices_are_named_where_they_belong() -> None:
     files = {path.relative_to(SOURCE).as_posix(): names_in(path) for path in SOURCE.rglob("*.py")}
     assert {name for name, found in files.items() if found & COLLECTIVES} == {
-        "sharding/replicas.py"
+        "sharding/communication.py"
     }
     assert {name for name, found in files.items() if found & HOST_COLLECTIVES} == {
         "checkpoint/checkpoints.py", "sharding/memory.py", "sharding/sharded.py",

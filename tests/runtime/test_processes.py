@@ -184,7 +184,7 @@ def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
 def test_without_the_mean_across_processes_they_drift_apart() -> None:
     """The mutant: gradients and statistics are averaged over the devices of each process alone."""
     alone = (
-        "import jax\nfrom jaxdp.sharding.replicas import Replicas\nReplicas.mean = lambda self,"
+        "import jax\nfrom jaxdp.sharding.communication import Communication\nReplicas.mean = lambda self,"
         " tree: jax.lax.pmean(tree, self.axis, axis_index_groups=[[0, 1], [2, 3]])\n"
     )
     train_all(1, ["pmap"])

@@ -123,7 +123,7 @@ NO_SENTENCES = {
     "reporting/report_figures.py": ("var(--k)",),
     "runtime/platform.py": ("--xla_", "--{}="),
     "text/flags.py": ("--{} {}",),
-    "workers/process.py": ("{} --{}=false",),
+    "workers/actor.py": ("{} --{}=false",),
 }
 
 

@@ -22,7 +22,7 @@ from small_runs import (
 
 import jaxdp
 from jaxdp.workers import asynchronous
-from jaxdp.workers.process import ServerLost
+from jaxdp.workers.actor import ServerLost
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
 PLAN: dict[str, Any] = {"strategy": "async", "steps": 40, "eval_every": 20, "log_every": 10}

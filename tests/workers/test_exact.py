@@ -23,7 +23,7 @@ from small_runs import (
 )
 
 import jaxdp
-from jaxdp.workers.process import ServerLost
+from jaxdp.workers.actor import ServerLost
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 

@@ -15,7 +15,7 @@ from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
-from jaxdp.data.splits import choose_splits
+from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 
 

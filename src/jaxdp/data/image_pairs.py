@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
 from jaxdp.data.request import Request
-from jaxdp.data.splits import usual_names
+from jaxdp.data.split_selection import usual_names
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed
 from jaxdp.text.parsing import resolved

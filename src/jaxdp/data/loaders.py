@@ -18,7 +18,7 @@ from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
-from jaxdp.data.splits import choose_splits
+from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 
 _IMAGE_KEYS = ("images", "image", "img", "pixel_values")

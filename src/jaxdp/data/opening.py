@@ -15,7 +15,7 @@ from jaxdp.data.measure import check_masks, count_classes, measure_pixels
 from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
-from jaxdp.data.splits import Part, choose_splits
+from jaxdp.data.split_selection import Part, choose_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import say
 from jaxdp.text.messages import composed, printable, some

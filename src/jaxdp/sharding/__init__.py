@@ -1,8 +1,8 @@
 """Divides the work of a step among devices, with one file per strategy.
 
-`strategy.py` defines the interface of all strategies, and only `replicas.py` names collectives.
-`mesh.py` and `partition.py` determine where arrays are. The names in this package are public, for
-programs with their own loop or strategy.
+`strategy.py` defines the interface of all strategies, and only `communication.py` names
+collectives. `mesh.py` and `partition.py` determine where arrays are. The names in this package are
+public, for programs with their own loop or strategy.
 """
 
 from jaxdp.sharding.mesh import MeshShape as MeshShape

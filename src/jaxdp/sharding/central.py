@@ -20,7 +20,7 @@ from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.errors import ConfigError
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.tracing import own_trace
 from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
@@ -67,7 +67,7 @@ class Central(strategy.Strategy):
                 step_config=step_config,
             )
 
-        def on_each(function: Any, replicas: Replicas) -> Any:
+        def on_each(function: Any, replicas: Communication) -> Any:
             return jax.pmap(
                 own_trace(functools.partial(function, step_config=step_config, replicas=replicas)),
                 axis_name=mesh.DATA_AXIS,
@@ -75,8 +75,8 @@ class Central(strategy.Strategy):
                 devices=self.devices,
             )
 
-        self._compute = on_each(step.accumulate_gradients, Replicas(axis=mesh.DATA_AXIS))
-        self._evaluate = on_each(step.eval_step, Replicas())
+        self._compute = on_each(step.accumulate_gradients, Communication(axis=mesh.DATA_AXIS))
+        self._evaluate = on_each(step.eval_step, Communication())
         # A jitted program runs on the device of its arguments.
         self._split, self._add = jax.jit(split), jax.jit(add)
         self._update = jax.jit(own_trace(update), donate_argnums=0)

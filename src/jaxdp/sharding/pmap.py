@@ -12,7 +12,7 @@ from jax.sharding import Sharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 
 
 @strategy.register("pmap")
@@ -36,7 +36,7 @@ class Pmap(strategy.Strategy):
             out_axes=None,
             devices=list(self.mesh.devices.flat),
         )
-        train_step, eval_step = self._steps(Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu))
+        train_step, eval_step = self._steps(Communication(axis=mesh.DATA_AXIS, flat=self.on_cpu))
         self.train_step, self.eval_step = wrap(train_step, donate_argnums=0), wrap(eval_step)
 
     @property

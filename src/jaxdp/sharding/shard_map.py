@@ -8,7 +8,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 
 
 @strategy.register("shard_map")
@@ -25,7 +25,7 @@ class ShardMap(strategy.Strategy):
             in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere),
             out_specs=everywhere,
         )
-        replicas = Replicas(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu)
+        replicas = Communication(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu)
         train_step, eval_step = self._steps(replicas)
         self.train_step = jax.jit(wrap(train_step), donate_argnums=0)
         self.eval_step = jax.jit(wrap(eval_step))

@@ -19,7 +19,7 @@ from jaxdp.data.placement import gather_examples
 from jaxdp.errors import ConfigError, flag
 from jaxdp.models import winograd
 from jaxdp.sharding import mesh, partition, strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState, all_finite
@@ -44,7 +44,7 @@ class Sharded(strategy.Strategy):
 
     def _build(self) -> None:
         if not self.shard_params:
-            self._compile(self._state_sharding, Replicas(per_program=self.data_shards))
+            self._compile(self._state_sharding, Communication(per_program=self.data_shards))
 
     def prepare(self, shapes: Callable[[], TrainState]) -> None:
         if self.shard_params:
@@ -55,7 +55,7 @@ class Sharded(strategy.Strategy):
         shards = self.data_shards if self.shard_params else 1
         return NamedSharding(self.mesh, partition.spec(np.shape(leaf), shards))
 
-    def _compile(self, placed: Any, replicas: Replicas) -> None:
+    def _compile(self, placed: Any, replicas: Communication) -> None:
         everywhere, split = self._state_sharding, mesh.split_over_data(self.mesh)
         step_config = self.step_config
         gather: Callable[[Batch, Batch], Batch] = gather_examples
@@ -193,7 +193,7 @@ class Sharded(strategy.Strategy):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ShardedParameters(Replicas):
+class _ShardedParameters(Communication):
     """Differentiates whole parameters, and updates each device's shard of them with its shard of
     the gradients.
     """

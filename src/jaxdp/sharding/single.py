@@ -4,7 +4,7 @@ import jax
 
 from jaxdp.errors import ConfigError, flag
 from jaxdp.sharding import strategy
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 
 
 @strategy.register("single")
@@ -23,7 +23,7 @@ class Single(strategy.Strategy):
             remedy = f"use {flag('devices', 1)} or {flag('strategy', 'pmap')}"
             problem = f"{flag('strategy', 'single')} uses one; {remedy}"
             raise ConfigError("devices", self.num_devices, problem)
-        train_step, eval_step = self._steps(Replicas())
+        train_step, eval_step = self._steps(Communication())
         everywhere = self._state_sharding  # including for arguments that are only described
         self.train_step = jax.jit(train_step, in_shardings=everywhere, donate_argnums=0)
         self.eval_step = jax.jit(eval_step, in_shardings=everywhere)

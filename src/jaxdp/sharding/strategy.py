@@ -17,8 +17,8 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.registry import Registry
 from jaxdp.runtime import compilation_cache
 from jaxdp.sharding import mesh
+from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.mesh import Device, MeshShape
-from jaxdp.sharding.replicas import Replicas
 from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -98,7 +98,7 @@ class Strategy(abc.ABC):
             shapes: returns them.
         """
 
-    def _steps(self, replicas: Replicas) -> tuple[TrainStep, EvalStep]:
+    def _steps(self, replicas: Communication) -> tuple[TrainStep, EvalStep]:
         """Returns the steps with traces of their own, to be wrapped in a transform."""
         kwargs: Any = {"step_config": self.step_config, "replicas": replicas}
         return (

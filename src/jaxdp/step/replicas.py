@@ -1,6 +1,6 @@
 """Defines the operations on replicas that a step uses, so that the step does not depend on devices.
 
-`sharding.replicas` provides it.
+`sharding.communication` provides it.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from jaxtyping import Array
 class Replicas(Protocol):
     """The communication of one program of a step with other replicas.
 
-    `sharding.replicas` implements it.
+    `sharding.communication` implements it.
     """
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.runtime.running_time import running_seconds
 from jaxdp.text.messages import one_line
-from jaxdp.workers.process import launch, results
+from jaxdp.workers.actor import launch, results
 from jaxdp.workers.scheduler import SliceId, Work
 from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
 

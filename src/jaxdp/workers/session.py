@@ -12,7 +12,7 @@ from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers import shares
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import Work
-from jaxdp.workers.servers import ServerGroup
+from jaxdp.workers.server_group import ServerGroup
 
 
 @dataclasses.dataclass

@@ -20,7 +20,7 @@ from jaxdp.workers import shares
 from jaxdp.workers.log import WorkersLog
 from jaxdp.workers.pool import Pool
 from jaxdp.workers.scheduler import Work
-from jaxdp.workers.servers import ServerGroup
+from jaxdp.workers.server_group import ServerGroup
 from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.worker import WorkerSpec
 

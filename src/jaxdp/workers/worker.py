@@ -13,7 +13,7 @@ from jaxdp.build.inputs import Inputs
 from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.communication import Communication
 from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers import shares
@@ -90,7 +90,7 @@ class Worker:
         self._least_seconds = seconds[place % len(seconds)] if seconds else 0.0
         self._spec = spec
         setup = self._setup = create_setup(spec.config, spec.inputs)
-        step_config, replicas = setup.step_config, Replicas()
+        step_config, replicas = setup.step_config, Communication()
 
         def gradients(state: TrainState, batch: Any, constants: Constants) -> Any:
             batch = step.gather_examples(batch, constants.examples)

@@ -11,7 +11,7 @@ import numpy as np
 import PIL.Image
 
 from jaxdp.data import sources
-from jaxdp.data.splits import stratified
+from jaxdp.data.split_selection import stratified
 
 _TEST_EXAMPLES = 360
 _NOISE = 60  # standard deviation for pixels up to 255

@@ -26,7 +26,7 @@ from jaxdp.data.image_pairs import (
 )
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
-from jaxdp.data.splits import NAMES, name_splits, usual_names
+from jaxdp.data.split_selection import NAMES, name_splits, usual_names
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed, some

@@ -15,7 +15,7 @@ from jaxdp.data.arrays import array_dataset
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.request import Request
-from jaxdp.data.splits import name_splits
+from jaxdp.data.split_selection import name_splits
 
 _FORM = (
     "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of"

@@ -22,7 +22,7 @@ from jaxdp.data.dataset import BadExample, Dataset, Example
 from jaxdp.data.image_file import Data
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
-from jaxdp.data.splits import name_splits
+from jaxdp.data.split_selection import name_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import closest
 

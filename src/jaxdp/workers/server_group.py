@@ -16,7 +16,7 @@ from jaxdp.data.augment import Preprocess
 from jaxdp.step.state import TrainState
 from jaxdp.tasks.classification import Classification
 from jaxdp.workers import shares
-from jaxdp.workers.process import ServerLost, launch, results
+from jaxdp.workers.actor import ServerLost, launch, results
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import WorkerSpec
 
@@ -43,15 +43,13 @@ class ServerGroup:
         self._count = count
         self._owners, self._adds_deltas = spec.owners, spec.returns_deltas
         self.here = count == 0
-        step_config, self._optimizer = (
-            setup.step_config,
-            setup.step_config.optimizer(setup.schedule),
-        )
+        step_config = setup.step_config
+        self._optimizer = step_config.optimizer(setup.schedule)
         # Servers compute no losses, and import no plugins, which may define the task.
         step_config = dataclasses.replace(
             step_config, task=Classification(1), preprocess=Preprocess((), ())
         )
-        self._recipe = step_config if self.here else ray.put(step_config)
+        self._step_config = step_config if self.here else ray.put(step_config)
         self._own = Server()
         self._actors = list[Any]()
         self._unconfirmed: collections.deque[list[Any]] = collections.deque()
@@ -73,7 +71,7 @@ class ServerGroup:
                 jax.tree.map(np.asarray, state), graphdef=nnx.graphdef(nnx.List([]))
             )
             shares_of_state = [self._share(host, server) for server in range(self._count)]
-        arguments = self._recipe, learning_rates, self._adds_deltas
+        arguments = self._step_config, learning_rates, self._adds_deltas
         self._get(self._call("install", *arguments, parts=shares_of_state))
 
     def _share(self, state: TrainState, server: int) -> TrainState:

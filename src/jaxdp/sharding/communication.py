@@ -17,7 +17,7 @@ _LARGE = 2**16  # elements, because joining larger arrays costs more than it sav
 
 
 @dataclasses.dataclass(frozen=True)
-class Replicas:
+class Communication:
     """The communication of one program of a step with the other replicas.
 
     Attributes:
