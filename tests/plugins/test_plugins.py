@@ -157,7 +157,7 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
         line = error_line(capsys)
         assert line.endswith("if you trust them, add --plugins readme.py"), line
     assert report.main(["run"]) == 0
-    with pytest.raises(ConfigError, match=r"add plugins readme\.py"):
+    with pytest.raises(ConfigError, match=r"add plugins=readme\.py"):
         jaxdp.load("run")
     assert not pathlib.Path("executed").exists()
     pathlib.Path("mine").mkdir()
