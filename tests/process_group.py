@@ -29,7 +29,7 @@ FLAGS = (
 TRAIN = "import sys\nfrom jaxdp import train\nsys.exit(train.main(sys.argv[1:]))\n"
 # Prints the addresses at which a process listens when it begins to train.
 LISTENING = (
-    "import os\nfrom jaxdp.training import loop\n"
+    "import os\nfrom jaxdp.training.loop import Loop\n"
     "def look(*args):\n"
     "    paths = [f'/proc/self/fd/{name}' for name in os.listdir('/proc/self/fd')]\n"
     "    own = {os.readlink(path) for path in paths if os.path.islink(path)}\n"
@@ -39,7 +39,7 @@ LISTENING = (
     "            if words[3] == '0A' and f'socket:[{words[9]}]' in own:\n"
     "                print('listens at', words[1].split(':')[0], flush=True)\n"
     "    return train_loop(*args)\n"
-    "train_loop, loop.train = loop.train, look\n"
+    "train_loop, Loop.train = Loop.train, look\n"
 )
 
 

@@ -39,7 +39,8 @@ from jaxdp.text.console import say_again
 from jaxdp.text.messages import shown
 from jaxdp.training import summary
 from jaxdp.training.outcome import RunOutcome
-from jaxdp.training.run import Run
+from jaxdp.training.run import TrainingRun
+from jaxdp.training.stopping import Stopping
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
@@ -165,6 +166,7 @@ class Trainer:
                     signals,
                     writes=run_dir is not None,
                     progress=self._progress,
+                    started=time.perf_counter(),
                     before=before,
                 )
         except StoppedAtStart:
@@ -205,8 +207,8 @@ def run_setup(
     signals: StopSignals,
     *,
     writes: bool,
+    started: float,
     progress: bool = True,
-    started: float | None = None,
     before: RunOutcome | None = None,
 ) -> RunOutcome:
     """Begins or resumes a run, and trains.
@@ -215,11 +217,10 @@ def run_setup(
         callbacks: the user's, as objects or text.
         signals: ask it to stop.
         writes: whether to write a run directory, by default a directory named after the settings.
+        started: when the run began for its user, by `time.perf_counter`.
         progress: whether to show progress on standard error.
-        started: when the run began for its user, by `time.perf_counter`; by default now.
         before: the outcome that the run continues in memory.
     """
-    started = time.perf_counter() if started is None else started
     devices_lib.check_alive(setup.strategy.devices)
     directory, primary = None, group.index == 0
     with contextlib.ExitStack() as cleanup:
@@ -234,7 +235,8 @@ def run_setup(
         cleanup.enter_context(setup.strategy.started(setup))
         # First, so that the other callbacks see the fields that the strategy adds to a row.
         chosen = [*setup.strategy.callbacks(), *chosen]
-        run = Run(setup, group, chosen, directory, signals=signals, started=started, before=before)
+        stopping = Stopping(signals, group)
+        run = TrainingRun(setup, group, chosen, directory, stopping, started=started, before=before)
         return run.execute()
 
 

@@ -11,6 +11,9 @@ from jaxdp.callbacks import CallbackList, EarlyStopping, Progress
 from jaxdp.callbacks.events import Logged, Started
 from jaxdp.tasks import Classification
 
+MEMBERS = "setup group folder description title headline predict where paused stop".split()
+RUN: Any = types.SimpleNamespace(**dict.fromkeys(MEMBERS, print))
+
 
 def early_stopping(best: float | None = None) -> EarlyStopping:
     callback = EarlyStopping()
@@ -19,9 +22,9 @@ def early_stopping(best: float | None = None) -> EarlyStopping:
 
 
 def test_two_callbacks_of_a_class_keep_states_of_their_own() -> None:
-    saved = CallbackList([early_stopping(0.1), early_stopping(0.2)], primary=True).state_dict()
+    saved = CallbackList([early_stopping(0.1), early_stopping(0.2)], RUN, primary=True).state_dict()
     first, second = early_stopping(), early_stopping()
-    CallbackList([first, second], primary=True).load_state_dict(json.loads(json.dumps(saved)))
+    CallbackList([first, second], RUN, primary=True).load_state_dict(json.loads(json.dumps(saved)))
     assert (first.best, second.best) == (0.1, 0.2)
 
 
@@ -31,10 +34,10 @@ def test_a_state_of_version_0_2_is_loaded(
     monkeypatch.setattr("jaxdp.text.console._warned", set())
     state = {"EarlyStopping": {"best": 0.3, "best_step": 4, "evaluations_since_best": 1}}
     (only, first, second) = (early_stopping() for _ in range(3))
-    CallbackList([only], primary=True).load_state_dict(state)
+    CallbackList([only], RUN, primary=True).load_state_dict(state)
     assert (only.best, only.best_step, only.evaluations_since_best) == (0.3, 4, 1)
     assert capsys.readouterr().err == ""
-    CallbackList([first, second], primary=True).load_state_dict(state)
+    CallbackList([first, second], RUN, primary=True).load_state_dict(state)
     assert (first.best, second.best) == (0.3, None)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "warning: the checkpoint holds no state of EarlyStopping-2, which begins anew"
@@ -47,8 +50,7 @@ def test_lines_of_a_run_say_how_long_it_still_takes(capsys: pytest.CaptureFixtur
         strategy=types.SimpleNamespace(state_bytes=lambda shapes: None),
         shapes=None,
     )
-    members = "setup group folder description title headline predict where paused stop".split()
-    run: Any = types.SimpleNamespace(**dict.fromkeys(members, print))
+    run: Any = types.SimpleNamespace(**dict.fromkeys(MEMBERS, print))
     run.setup, run.headline = setup, "a net"
     progress = Progress()
     progress.on_start(run, Started(0, resumed=False))

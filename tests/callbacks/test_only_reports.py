@@ -137,12 +137,12 @@ def test_a_callback_that_only_reports_is_left_out(
     hook: str, error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = Complains(hook, error)
-    callbacks: Any = CallbackList([first, Complains("on_save", ValueError("x"))], primary=True)
+    callbacks: Any = CallbackList([first, Complains("on_save", ValueError("x"))], RUN, primary=True)
     if hook == "close":
         callbacks.close()
     else:
         for _ in range(3):
-            callbacks.call(hook, RUN, None)
+            callbacks.call(hook, None)
     assert first.calls == 1
     (line,) = warnings_of(capsys)
     assert line.startswith(f"warning: callback Complains failed in {hook}: {type(error).__name__}")
@@ -170,7 +170,7 @@ def test_a_setting_that_does_not_fit_and_a_callback_of_ones_own_end_a_run() -> N
     own = Complains("on_log", ValueError("mine"))
     own.only_reports = False
     with pytest.raises(CallbackError, match="callback Complains failed in on_log: ValueError"):
-        CallbackList([own], primary=True).call("on_log", RUN, None)
+        CallbackList([own], RUN, primary=True).call("on_log", None)
 
 
 def test_tensorboard_that_fails_ends_no_run(

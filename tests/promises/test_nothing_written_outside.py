@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from command_run import COMMANDS, FLAGS, RUN, train_once
+from PIL import Image
 from runs import error_line as line_of
 from shared_run import copy_here
 
@@ -118,7 +119,8 @@ def test_writing_follows_no_link(tmp_path: pathlib.Path) -> None:
     for write in (append_row, lambda path, _: lock.held(path).__enter__()):
         with pytest.raises((OSError, ConfigError)):
             write(link, {"step": 2, "split": "train"})
-    predictions.write_prediction(tmp_path, pathlib.PurePath("a"), np.zeros((8, 8, 1), np.uint8))
+    picture = Image.fromarray(np.zeros((8, 8), np.uint8))
+    predictions.save(picture, tmp_path / "a-prediction.png")
     assert mine.read_bytes() == before
     replace_file(link, "whole")
     assert (link.is_symlink(), link.read_text()) == (False, "whole")

@@ -16,7 +16,7 @@ from process_group import environment
 from runs import assert_same_run, evaluated, rows, run_train, summary
 
 from jaxdp import evaluate
-from jaxdp.build import setup
+from jaxdp.build import evaluator, setup
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import stored
 from jaxdp.checkpoint.checkpoints import Checkpoints
@@ -88,7 +88,7 @@ def test_a_stopped_run_continues_bitwise(
 def counting(patch: pytest.MonkeyPatch, *, signal_in: int = 0) -> list[int]:
     """Counts the evaluations that are completed; a signal may come during one of them."""
     begun, completed = list[int](), list[int]()
-    evaluate = setup.Setup.evaluate
+    evaluate = evaluator.Evaluator.evaluate
 
     def counted(self: Any, state: Any, advance: Any = lambda: None, **options: Any) -> Any:
         begun.append(1)
@@ -102,7 +102,7 @@ def counting(patch: pytest.MonkeyPatch, *, signal_in: int = 0) -> list[int]:
         completed.append(1)
         return sums
 
-    patch.setattr(setup.Setup, "evaluate", counted)
+    patch.setattr(evaluator.Evaluator, "evaluate", counted)
     return completed
 
 

@@ -99,7 +99,7 @@ def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.Mon
         raise RuntimeError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("jaxdp.training.loop.train", lambda *_, **__: fail())
+        patch.setattr("jaxdp.training.loop.Loop.train", lambda *_, **__: fail())
         with pytest.raises(RuntimeError, match="disk full"):
             train.main(FLAGS)
     assert not run.file("writer.lock").exists()

@@ -3,6 +3,7 @@ coordination service.
 """
 
 import itertools
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from jax._src.lib import _jax
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import group as group_lib
 from jaxdp.runtime.group import Group
+from jaxdp.runtime.signals import StopSignals
+from jaxdp.training import stopping
 
 SECONDS = 20.0
 
@@ -96,12 +99,16 @@ def test_all_stop_at_the_same_step(
 
     No other is ahead of it by more than a step.
     """
-    monkeypatch.setattr(group_lib, "_ASKING", asking)
+    monkeypatch.setattr(stopping, "_ASKING", asking)
 
     def act(group: Group) -> int:
+        signals = StopSignals(())
+        agreement = stopping.Stopping(signals, group)
         for step in itertools.count(stride, stride):
             group.all_gather_text(f"step {step}", "", 5.0)
-            if group.agree_to_stop(step, wanted=group.index == 1 and step == wanted_at, margin=2):
+            if group.index == 1 and step == wanted_at:
+                signals._received.append(signal.SIGTERM)
+            if agreement.after(step, margin=2):
                 return step
         raise AssertionError
 

@@ -236,8 +236,10 @@ def test_a_run_of_version_0_2_that_went_back_says_that_its_rate_is_whole_again(
 
 def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
     with pytest.raises(reader.Diverged, match="after the update of step 7 the test loss is inf"):
-        loop.check_finite(7, True, {"loss": float("inf")})
-    loop.check_finite(7, True, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere
+        loop.check_evaluation(7, "test", {"loss": float("inf")})
+    loop.check_evaluation(
+        7, "test", {"loss": 0.5, "iou/rare": float("nan")}
+    )  # a class that is nowhere
 
 
 @pytest.mark.fault("evaluation that is not finite, finite loss", "exit code 3, names it", None)
@@ -256,7 +258,7 @@ def test_an_evaluation_that_is_not_finite_is_named(
     )
     assert f"diverged: {expected}; " in capsys.readouterr().err
     with pytest.raises(reader.Diverged, match="; bfloat16 may be why: try --precision float32"):
-        loop.check_finite(7, True, {"loss": float("inf")}, "validation", "bfloat16")
+        loop.check_evaluation(7, "validation", {"loss": float("inf")}, "bfloat16")
 
 
 def test_a_result_that_is_not_finite_is_a_warning(

@@ -13,16 +13,18 @@ from jaxdp.data.sources import open_dataset
 
 
 class Stops:
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, *, everywhere: bool) -> None:
+        self._step, self.every_process = step, everywhere
 
     def on_step_end(self, run: Any, event: Any) -> None:
         if event.step == self._step:
             run.stop("enough")
 
 
-@pytest.mark.parametrize("step", [5, 8])
-def test_the_last_steps_of_a_run_that_ends_early_are_a_row(step: int, no_pictures: None) -> None:
+@pytest.mark.parametrize(("step", "everywhere"), [(5, False), (8, False), (8, True)])
+def test_the_last_steps_of_a_run_that_ends_early_are_a_row(
+    step: int, everywhere: bool, no_pictures: None
+) -> None:
     settings: dict[str, Any] = {
         "model_kwargs": {"width": 4, "hidden": 8},
         "global_batch_size": 64,
@@ -32,7 +34,8 @@ def test_the_last_steps_of_a_run_that_ends_early_are_a_row(step: int, no_picture
         "progress": False,
         "run_dir": "run",
     }
-    trainer = jaxdp.Trainer("cnn", "digits", callbacks=[Stops(step)], **settings)
+    stops = Stops(step, everywhere=everywhere)
+    trainer = jaxdp.Trainer("cnn", "digits", callbacks=[stops], **settings)
     assert trainer.fit(steps=12).summary["ended_early"]["reason"] == "enough"
 
     def rows() -> list[tuple[int, int]]:
@@ -41,6 +44,7 @@ def test_the_last_steps_of_a_run_that_ends_early_are_a_row(step: int, no_picture
 
     expected = {5: [(4, 256), (5, 64)], 8: [(4, 256), (8, 256)]}[step]
     assert rows() == expected
+    assert pathlib.Path("run", "checkpoints", str(step)).is_dir()
     jaxdp.Trainer("cnn", "digits", **settings).fit(steps=16)
     assert sum(examples for _, examples in rows()) == 16 * 64
 

@@ -52,6 +52,18 @@ class Intervals:
             start = min(ends)
         return executions
 
+    def logs_at(self, step: int) -> bool:
+        """Whether a row of training metrics ends with this step."""
+        return step % self.log_every == 0 or step == self.total_steps
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether the state after this step is evaluated."""
+        return step % self.eval_every == 0 or step == self.total_steps
+
+    def saves_at(self, step: int) -> bool:
+        """Whether the state after this step is saved."""
+        return step % self.checkpoint_every == 0 or step == self.total_steps
+
     def epoch(self, step: int) -> int:
         """Returns the epoch that a step belongs to, counted from 1."""
         return max(step - 1, 0) // self.steps_per_epoch + 1

@@ -10,6 +10,9 @@ from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn, warn_again
 from jaxdp.text.messages import one_line
 
+# The hooks at which callbacks write in the run directory.
+_WRITTEN_AT = ("on_row", "on_save", "on_end")
+
 
 class CallbackError(RuntimeError):
     """A callback raised an exception, which is the cause of this one."""
@@ -21,10 +24,20 @@ class CallbackList:
     Args:
         callbacks: callback objects. If `primary` is false, callbacks that are not for every process
             are left out.
+        run: the run that they are called with.
         primary: whether this is the first process.
+        before_writing: is called before they write in the run directory.
     """
 
-    def __init__(self, callbacks: Sequence[Any], *, primary: bool) -> None:
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        run: Run,
+        *,
+        primary: bool,
+        before_writing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._before_writing = run, before_writing
         # Each callback by the name of its class, with a number if the class has several callbacks.
         self._callbacks: dict[str, Any] = {}
         counts = collections.Counter[str]()
@@ -46,16 +59,18 @@ class CallbackList:
         ]
         return [(key, method) for key, method in methods if callable(method)]
 
-    def call(self, hook: str, run: Run, event: Any) -> None:
-        """Calls `hook` of each callback.
+    def call(self, hook: str, event: Any) -> None:
+        """Calls `hook` of each callback with the run and an event, or a row.
 
         Raises:
             CallbackError: if a callback raises an exception, unless the callback only reports.
                 Commands print an OSError or a ConfigError in one line, so these propagate.
         """
+        if hook in _WRITTEN_AT:
+            self._before_writing()
         for key, method in self._methods(hook):
             with self._naming(key, hook):
-                method(run, event)
+                method(self._run, event)
 
     @contextlib.contextmanager
     def _naming(self, key: str, hook: str) -> Generator[None]:

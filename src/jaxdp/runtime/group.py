@@ -17,9 +17,6 @@ from typing import Any, NoReturn
 
 from jaxdp.errors import ConfigError
 
-# Up to this number of processes ask after every step, because process 0 answers about a thousand
-# requests per second.
-_ASKING = 64
 _NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
 _GRACE_SECONDS = 5.0  # for the others to read why process 0 ends, because the store ends with it
 
@@ -35,8 +32,6 @@ class Group:
     index: int = 0
     count: int = 1
     members: tuple[str, ...] = ("process 0",)
-    _stop_step: int | None = None
-    _asked: int = 0  # the last step after which a request to stop was checked
     _prefix: str = ""
     _barriers: int = 0
 
@@ -120,30 +115,6 @@ class Group:
             raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
         values = self.get_all(name)
         return [values[index] for index in range(self.count)]
-
-    def agree_to_stop(self, step: int, *, wanted: bool, margin: int) -> bool:
-        """Returns whether to stop after this step. All processes return the same value at the same
-        step.
-
-        A process that must stop names a step that no other process can have passed. No process can
-        be more than `margin` - 1 steps ahead of the slowest, because it waits for results that
-        require all processes.
-        """
-        if self.count == 1:
-            return wanted
-        # All processes take the same steps, so they ask after the same steps, including the named
-        # step.
-        every = 1 + self.count // _ASKING
-        due = every == 1 or step // every > self._asked // every
-        self._asked = step
-        if self._stop_step is None and (due or wanted):
-            named = self.get("stop")
-            if named is None and wanted:
-                with contextlib.suppress(Exception):  # another process was first
-                    self.put("stop", str(-(-(step + margin) // every) * every), overwrite=False)
-                named = self.get("stop")
-            self._stop_step = int(named) if named is not None else None
-        return self._stop_step is not None and step >= self._stop_step
 
     def check_equal(self, what: dict[str, Any], timeout_seconds: float) -> None:
         """Checks that all processes are about to train the same run.

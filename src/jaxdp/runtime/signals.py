@@ -32,13 +32,10 @@ class StopSignals:
 
     Args:
         numbers: the signals. An ignored signal stays ignored, such as SIGHUP under nohup.
-
-    Attributes:
-        training: whether there is a state that can be saved.
     """
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
-        self.training = False
+        self._is_starting = True  # until there is a state that can be saved
         self._numbers = numbers
         self._received: list[int] = []
 
@@ -50,8 +47,13 @@ class StopSignals:
         """Raises StoppedAtStart if a signal has arrived. To be called where no work is
         incomplete.
         """
-        if self._received and not self.training:
+        if self._received and self._is_starting:
             raise StoppedAtStart
+
+    def begin_training(self) -> None:
+        """Ends the start after a last check. A later signal is only a request."""
+        self.check()
+        self._is_starting = False
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -69,20 +71,21 @@ class StopSignals:
         with contextlib.ExitStack() as cleanup:
             for number in wanted:
                 cleanup.callback(signal.signal, number, signal.signal(number, self._handle))
-            cleanup.callback(setattr, self, "training", True)  # a timer that expires does nothing
+            # A timer that expires later does nothing.
+            cleanup.callback(setattr, self, "_is_starting", False)
             yield
 
     def _handle(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT and (self._received or not self.training):
+        if number == signal.SIGINT and (self._received or self._is_starting):
             raise KeyboardInterrupt
         self._received.append(number)
-        if not self.training:
+        if self._is_starting:
             timer = threading.Timer(_START_UP_SECONDS, self._leave)
             timer.daemon = True
             timer.start()
 
     def _leave(self) -> None:
-        if not self.training:
+        if self._is_starting:
             say_again(STOPPED_AT_START)
             os._exit(EXIT_STOPPED)
 

@@ -23,8 +23,8 @@ class Counters:
             whole run and just now.
         best: the largest rank of an evaluation on validation data, None before there is one; part
             of a checkpoint.
-        evaluation_due: True if a signal stopped the run before the evaluation of its last step,
-            else None; part of a checkpoint.
+        evaluation_due: whether a signal stopped the run before the evaluation of its last step;
+            part of a checkpoint.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -35,15 +35,26 @@ class Counters:
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None
-    evaluation_due: bool | None = None
+    evaluation_due: bool = False
+
+    def improves(self, rank: float) -> bool:
+        """Notes the rank of an evaluation on validation data; returns whether it is the best."""
+        if self.best is not None and rank <= self.best:
+            return False
+        self.best = rank
+        return True
 
     def position(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps, so that a run resumes as if it had never stopped."""
         values = {name: getattr(self, name) for name in _SAVED}
         values |= {name: metrics.to_json(values[name]) for name in ("interval", "epoch")}
-        return {name: value for name, value in values.items() if value is not None}
+        kept = {name: value for name, value in values.items() if value is not None}
+        if not self.evaluation_due:
+            del kept["evaluation_due"]
+        return kept
 
-    @classmethod
-    def at(cls, position: Mapping[str, Any]) -> "Counters":
-        """Creates the counters of a process that begins where a checkpoint was saved."""
-        return cls(**{name: position[name] for name in _SAVED if name in position})
+    def load(self, position: Mapping[str, Any]) -> None:
+        """Continues from what a checkpoint kept."""
+        for name in _SAVED:
+            if name in position:
+                setattr(self, name, position[name])

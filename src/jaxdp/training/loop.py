@@ -9,168 +9,219 @@ A run that a signal stops only saves: where an evaluation is due, the run evalua
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxdp.callbacks.events import Activity, Evaluated, Saving, StepBegin, StepEnd
+from jaxdp.build.setup import Setup
+from jaxdp.callbacks import CallbackList
+from jaxdp.callbacks.events import Activity, Evaluated, Logged, Saving, StepBegin, StepEnd
+from jaxdp.checkpoint.integrity import BestMetric, rank
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import collector
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
 from jaxdp.text.flags import flag
+from jaxdp.training.counters import Counters
 from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.reader import Diverged, Reader
-
-if TYPE_CHECKING:
-    from jaxdp.training.run import Run
-
-
-def train(run: "Run", state: TrainState, start: int) -> RunOutcome:
-    """Trains from step `start` to the end, or until asked to stop.
-
-    The last state is handed out to be saved in either case.
-
-    Args:
-        state: placed on the devices; it is consumed.
-
-    Raises:
-        Diverged: if a loss, a gradient or a state to be saved is not finite; nothing is saved from
-            that step on.
-    """
-    setup, intervals = run.setup, run.setup.intervals
-    reader = run.reader = Reader(setup, run.counters, run.complete_row)
-    batches, constants = setup.batches.placed(start), setup.constants
-    step, sums = start, None
-    if run.counters.evaluation_due and setup.evaluator.split is not None:
-        run.state, run.counters.evaluation_due = state, None
-        with reader.paused():
-            sums = _evaluate_and_save(run, state, step, evaluates=True, saves=True)
-        if run.counters.evaluation_due or run.ended_early():
-            return _left(run, state, step, sums)
-    compiled_sizes: set[int] = set()
-    for steps in intervals.executions(start):
-        compiled = len(steps) in compiled_sizes
-        compiled_sizes.add(len(steps))
-        run.emit("on_step_begin", StepBegin, steps.start + 1, steps.stop)
-        if not compiled:
-            reader.drain()  # compiling holds up nothing else then
-        run.emit("on_activity", Activity, "waiting for input", step)
-        with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
-            batch = next(batches)
-        activity = "training" if compiled else "compiling"
-        run.emit("on_activity", Activity, activity, steps.start + 1, compiled)
-        with (
-            jax.profiler.StepTraceAnnotation("train", step_num=step + 1),
-            contextlib.nullcontext() if compiled else collector.paused(),
-        ):
-            state, step_sums = compile_then_barrier(
-                setup.strategy.train_step, state, batch, constants
-            )
-        run.state, step = state, steps.stop
-        reader.add(steps, step_sums, compiled=compiled)
-        run.emit("on_step_end", StepEnd, step, state)
-        last, stopped = step == intervals.total_steps, run.agree_to_stop(step)
-        evaluates = last or step % intervals.eval_every == 0
-        evaluates &= setup.evaluator.split is not None
-        saves = last or stopped or step % intervals.checkpoint_every == 0
-        postpones = evaluates and stopped and not run.ended_early()
-        run.counters.evaluation_due = postpones or None
-        if evaluates or saves:
-            with reader.paused():
-                run.state = state = setup.strategy.fetch_state(state)
-                sums = _evaluate_and_save(
-                    run, state, step, evaluates=evaluates and not postpones, saves=saves
-                )
-        is_cut = (stopped or bool(run.ended_early())) and not last
-        if is_cut or run.counters.evaluation_due:
-            return _left(run, state, step, sums)
-    return RunOutcome("done", step, state, sums)
-
-
-def _left(run: "Run", state: TrainState, step: int, sums: metrics.Sums | None) -> RunOutcome:
-    """Returns the outcome of a run that ends before its last step or evaluation."""
-    early = "" if run.counters.evaluation_due else run.ended_early()
-    return RunOutcome("done" if early else "stopped", step, state, sums, early)
+from jaxdp.training.stopping import Stopping
 
 
 class _Interrupted(Exception):
     """A signal came during an evaluation."""
 
 
-def _evaluate(run: "Run", state: TrainState, step: int) -> metrics.Sums | None:
-    """Returns the metric sums of an evaluation; None if a signal came first."""
+class Loop:
+    """Takes a run from step to step.
 
-    def advance() -> None:
-        run.emit("on_activity", Activity, "evaluating", step)
-        if run.must_leave():
-            raise _Interrupted
+    Args:
+        setup: what to train.
+        callbacks: are called with what happens.
+        stopping: is asked after each execution whether the run ends.
+        best_metric: by which the best state is saved; None to save none for that.
 
-    # The first time it compiles.
-    run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
-    run.has_evaluated = True
-    with contextlib.suppress(_Interrupted):
-        return run.setup.evaluator.evaluate(state, advance)
-    return None
-
-
-def _evaluate_and_save(
-    run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
-) -> metrics.Sums | None:
-    setup, split = run.setup, run.setup.evaluator.split or ""
-    sums = values = saved = None
-    if evaluates:
-        sums = _evaluate(run, state, step)
-        run.counters.evaluation_due = sums is None or None
-    if sums is not None:
-        values = metrics.compute(setup.step_config.task, sums)
-    if saves or run.counters.evaluation_due:
-        saved = _copy(run, state, step)
-    finite = saved is None or setup.strategy.all_finite(state, saved)
-    check_finite(step, finite, values, split, setup.config.precision)
-    if values is not None:
-        run.complete_row(
-            {"step": step, "epoch": setup.intervals.epoch(step), "split": split} | values
-        )
-        run.emit("on_evaluate", Evaluated, step, split, values)
-        improved = run.improves(values)
-        if saved is None and (improved or run.ended_early()):
-            saved = _copy(run, state, step)
-            check_finite(step, setup.strategy.all_finite(state, saved), None)
-    if run.ended_early() and run.reader is not None:
-        run.reader.write_rest(step)
-    if saved is not None:
-        run.emit("on_save", Saving, step, saved, run.position(), values)
-    return sums
-
-
-def _copy(run: "Run", state: TrainState, step: int) -> Any:
-    run.emit("on_activity", Activity, "saving", step, False)
-    return run.setup.strategy.host_copy(state)
-
-
-def check_finite(
-    step: int,
-    weights_are: bool,
-    values: Mapping[str, float] | None,
-    split: str = "test",
-    precision: str = "float32",
-) -> None:
-    """Checks what loss and gradients do not show: they are from before the update, which may have
-    been the one that went too far.
-
-    Raises:
-        Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
+    Attributes:
+        state: the present one, on the devices.
+        counters: of the steps so far.
+        reader: of the steps that were dispatched.
+        rows: all that are complete.
     """
-    after = f"after the update of step {step} the"
-    if not weights_are:
-        raise Diverged(step, f"{after} weights are not finite numbers")
-    if values is None or np.isfinite(values["loss"]):
+
+    def __init__(
+        self,
+        setup: Setup,
+        callbacks: CallbackList,
+        stopping: Stopping,
+        best_metric: BestMetric | None,
+    ) -> None:
+        self._setup, self._strategy, self._intervals = setup, setup.strategy, setup.intervals
+        self._split = setup.evaluator.split
+        self._callbacks, self._stopping = callbacks, stopping
+        self._best_metric = best_metric
+        self.rows = list[Row]()
+        self._step = 0
+        self.state: Any = None
+        self._sums: metrics.Sums | None = None  # of the state's evaluation
+        self._has_evaluated = False
+        self.counters = Counters()
+        self.reader = Reader(setup, self.counters, self._complete_row)
+
+    def train(self, state: TrainState, start: int) -> RunOutcome:
+        """Trains from step `start` to the end, or until asked to stop, or until a loss, a gradient
+        or a state to be saved is not finite.
+
+        The last state is handed out to be saved, unless the run diverged: then nothing is saved
+        from that step on.
+
+        Args:
+            state: placed on the devices; it is consumed.
+        """
+        call, reader = self._callbacks.call, self.reader
+        self.state, self._step = state, start
+        with reader.paused():  # its clock begins after that
+            batches, constants = self._setup.batches.placed(start), self._setup.constants
+        compiled_sizes = set[int]()
+        try:
+            ends = self._evaluate_late()
+            for steps in [] if ends else self._intervals.executions(start):
+                compiled = len(steps) in compiled_sizes
+                compiled_sizes.add(len(steps))
+                call("on_step_begin", StepBegin(steps.start + 1, steps.stop))
+                if not compiled:
+                    reader.drain()  # compiling holds up nothing else then
+                self._note("waiting for input")
+                with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
+                    batch = next(batches)
+                name = "training" if compiled else "compiling"
+                call("on_activity", Activity(name, steps.start + 1, limited=compiled))
+                with (
+                    jax.profiler.StepTraceAnnotation("train", step_num=steps.start + 1),
+                    contextlib.nullcontext() if compiled else collector.paused(),
+                ):
+                    self.state, sums = compile_then_barrier(
+                        self._strategy.train_step, self.state, batch, constants
+                    )
+                self._step = steps.stop
+                reader.add(steps, sums, compiled=compiled)
+                call("on_step_end", StepEnd(self._step, self.state))
+                if self._ends_after_step():
+                    break
+        except Diverged as error:
+            return RunOutcome("diverged", error.step, reason=error.reason)
+        return self._outcome()
+
+    def _outcome(self) -> RunOutcome:
+        """Returns the outcome of a run that ends after this step."""
+        is_last = self._step == self._intervals.total_steps
+        early = "" if is_last else self._stopping.reason
+        is_done = (is_last or bool(early)) and not self.counters.evaluation_due
+        status, reason = ("done", early) if is_done else ("stopped", "")
+        return RunOutcome(status, self._step, self.state, self._sums, reason)
+
+    def _evaluate_late(self) -> bool:
+        """Evaluates if a signal stopped the run before it did; returns whether it ends with it."""
+        is_due, self.counters.evaluation_due = self.counters.evaluation_due, False
+        if not is_due or self._split is None:
+            return False
+        with self.reader.paused():
+            self._evaluate_and_save(evaluates=True, saves=True)
+        return self.counters.evaluation_due or bool(self._stopping.reason)
+
+    def _ends_after_step(self) -> bool:
+        """Evaluates and saves if that is due; returns whether the run ends."""
+        step, counters, stopping = self._step, self.counters, self._stopping
+        stops = stopping.after(step, margin=self.reader.margin)
+        evaluates = self._split is not None and self._intervals.evaluates_at(step)
+        saves = stops or self._intervals.saves_at(step)
+        counters.evaluation_due = evaluates and stops and not stopping.reason
+        if evaluates or saves:
+            with self.reader.paused():
+                self.state = self._strategy.fetch_state(self.state)
+                evaluates &= not counters.evaluation_due
+                self._evaluate_and_save(evaluates=evaluates, saves=saves)
+        return stops or bool(stopping.reason) or counters.evaluation_due
+
+    def _evaluate_and_save(self, *, evaluates: bool, saves: bool) -> None:
+        step, split, setup = self._step, self._split or "", self._setup
+        self._sums = values = saved = None
+        if evaluates:
+            self._sums = self._evaluate()
+            self.counters.evaluation_due = self._sums is None
+        if self._sums is not None:
+            values = metrics.compute(setup.step_config.task, self._sums)
+        if saves or self.counters.evaluation_due:
+            saved = self._copy()
+        if values is not None:
+            check_evaluation(step, split, values, setup.config.precision)
+            place = {"step": step, "epoch": self._intervals.epoch(step), "split": split}
+            self._complete_row(place | values)
+            self._callbacks.call("on_evaluate", Evaluated(step, split, values))
+            best = self._best_metric
+            improved = best is not None and self.counters.improves(rank(values, best))
+            if saved is None and (improved or self._stopping.reason):
+                saved = self._copy()
+        if self._stopping.reason:
+            self.reader.write_rest(step)
+        if saved is not None:
+            self._callbacks.call("on_save", Saving(step, saved, self.position(), values))
+
+    def _evaluate(self) -> metrics.Sums | None:
+        """Returns the metric sums of an evaluation; None if a signal came first."""
+        self._note("evaluating", limited=self._has_evaluated)  # the first time it compiles
+        self._has_evaluated = True
+
+        def advance() -> None:
+            self._note("evaluating")
+            if self._stopping.may_leave():
+                raise _Interrupted
+
+        with contextlib.suppress(_Interrupted):
+            return self._setup.evaluator.evaluate(self.state, advance)
+        return None
+
+    def _copy(self) -> TrainState:
+        """Returns a copy of the state on the host, after a check that its weights are finite.
+
+        Loss and gradients do not show it: they are from before the update, which may have been the
+        one that went too far.
+        """
+        self._note("saving", limited=False)
+        saved = self._strategy.host_copy(self.state)
+        if not self._strategy.all_finite(self.state, saved):
+            reason = f"after the update of step {self._step} the weights are not finite numbers"
+            raise Diverged(self._step, reason)
+        return saved
+
+    def _note(self, activity: str, *, limited: bool = True) -> None:
+        self._callbacks.call("on_activity", Activity(activity, self._step, limited))
+
+    def _complete_row(self, row: Row) -> None:
+        """Lets callbacks add to a row, keeps it, and hands it out."""
+        self._callbacks.call("on_row", row)
+        self.rows.append(row)
+        self._callbacks.call("on_log", Logged(row))
+
+    def position(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps in addition to the state, so that the run resumes as if
+        it had never stopped.
+        """
+        states = self._callbacks.state_dict()
+        return self.counters.position() | ({"callbacks": states} if states else {})
+
+
+def check_evaluation(
+    step: int, split: str, values: Mapping[str, float], precision: str = "float32"
+) -> None:
+    """Raises Diverged if the loss of an evaluation is not a finite number."""
+    if np.isfinite(values["loss"]):
         return
     others = [name for name, value in values.items() if not np.isfinite(value)][1:]
     also = f" (also {', '.join(others)})" if others else ""
-    reason = f"{after} {split} loss is {values['loss']}{also}, though the training loss is finite"
+    reason = f"after the update of step {step} the {split} loss is {values['loss']}{also}, though"
+    reason += " the training loss is finite"
     if precision != "float32":
         reason += f"; {precision} may be why: try {flag('precision', 'float32')}"
     raise Diverged(step, reason)

@@ -1,7 +1,7 @@
 """How a run ended, and what it leaves."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdp.rundir.layout import RunDirectory
@@ -34,7 +34,7 @@ class RunOutcome:
     state: TrainState | None = None
     sums: metrics.Sums | None = None
     reason: str = ""
-    rows: list[Row] = dataclasses.field(default_factory=list[Row])
+    rows: Sequence[Row] = ()
     summary: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     last_saved: int | None = None
     directory: RunDirectory | None = None

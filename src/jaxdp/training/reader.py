@@ -29,11 +29,6 @@ _SKIPS = ("skipped_updates", "overflows")
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
 
-def run_ahead(steps_per_execution: int) -> int:
-    """Returns how many executions may be under way behind the newest."""
-    return max(RUN_AHEAD // steps_per_execution, 1)
-
-
 class Diverged(Exception):
     """Loss, gradients or weights are no longer finite numbers."""
 
@@ -71,6 +66,10 @@ class Reader:
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
         self._clock = time.perf_counter()
         self._times = _RowTimes()
+        calls = setup.intervals.steps_per_execution
+        self._run_ahead = max(RUN_AHEAD // calls, 1)
+        # A process is at most so many steps ahead of one that waits for the oldest.
+        self.margin = calls * (self._run_ahead + 1)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -98,9 +97,7 @@ class Reader:
             compiled: whether its program was there already.
         """
         self._unread.append((steps, sums, compiled))
-        most_unread = 0
-        if compiled and self._setup.strategy.runs_ahead:
-            most_unread = run_ahead(self._setup.intervals.steps_per_execution)
+        most_unread = self._run_ahead if compiled and self._setup.strategy.runs_ahead else 0
         while len(self._unread) > most_unread:
             self._read()
 
@@ -150,9 +147,8 @@ class Reader:
             counters.epoch = {}
         counters.interval = metrics.add(counters.interval, sums)
         counters.epoch = metrics.add(counters.epoch, sums)
-        due = step % intervals.log_every == 0 or step == intervals.total_steps
         # If all updates were skipped, the next row counts them.
-        if due and counters.interval["examples"]:
+        if intervals.logs_at(step) and counters.interval["examples"]:
             self._write_row(step)
 
     def write_rest(self, step: int) -> None:

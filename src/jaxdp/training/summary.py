@@ -15,7 +15,6 @@ from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
-from jaxdp.step.state import TrainState
 from jaxdp.text.console import warn
 from jaxdp.text.version import version
 from jaxdp.training.counters import Counters
@@ -105,21 +104,18 @@ def worker_facts(setup: Setup) -> dict[str, Any]:
 
 
 def result_metrics(
-    setup: Setup,
-    outcome: RunOutcome,
-    state: TrainState,
-    sums: metrics.Sums,
-    predictor: Predictor,
+    setup: Setup, outcome: RunOutcome, predictor: Predictor
 ) -> dict[str, dict[str, float]]:
     """Returns the metrics of the evaluated split, and of the test split if another split chose the
     result.
 
     Args:
-        state: the result, on the devices.
-        sums: of its evaluation.
+        outcome: with the result and the metric sums of its evaluation.
         predictor: of the result.
     """
-    split = setup.evaluator.split or "test"
+    state, sums, split = outcome.state, outcome.sums, setup.evaluator.split or "test"
+    assert state is not None
+    assert sums is not None
     values = {split: _split_metrics(setup, split, sums, predictor)}
     if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
         tested = setup.evaluator.evaluate(state, split="test")

@@ -31,7 +31,14 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     """
     strategy, batch_size = setup.strategy, setup.batches.global_batch_size
     training = _Training(setup)
-    first, count, seconds = training.repeat(steps, repeats)
+    first = training.run(1)
+    # Tracing leaves millions of objects, which the collector would look through in the middle of a
+    # measurement.
+    gc.collect()
+    gc.freeze()
+    training.run(_WARM_UP)
+    count = steps or steps_for(training.run(_WARM_UP) / _WARM_UP)
+    seconds = [training.run(count) / count for _ in range(repeats)]
     planned_bytes = None
     if hasattr(strategy.train_step, "lower"):
         planned_bytes = memory.compile_step(strategy, setup.abstract_step, batch_size)[1].total
@@ -85,16 +92,3 @@ class _Training:
                 jax.block_until_ready(under_way.popleft())
         jax.block_until_ready((self.state, under_way))
         return time.perf_counter() - start
-
-    def repeat(self, steps: int | None, repeats: int) -> tuple[float, int, list[float]]:
-        """Returns the seconds of the first step, the steps of a repetition, and the seconds of a
-        step in each of them.
-        """
-        first = self.run(1)
-        # Tracing leaves millions of objects, which the collector would look through in the middle
-        # of a measurement.
-        gc.collect()
-        gc.freeze()
-        self.run(_WARM_UP)
-        count = steps or steps_for(self.run(_WARM_UP) / _WARM_UP)
-        return first, count, [self.run(count) / count for _ in range(repeats)]
