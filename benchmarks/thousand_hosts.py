@@ -98,6 +98,7 @@ def agree(hosts: int) -> dict[str, float]:
     """
     from jaxdp.config import TrainConfig
     from jaxdp.runtime import group as group_lib
+    from jaxdp.training import stopping
 
     # The module from which jax.distributed.initialize makes its client.
     runtime: Any = importlib.import_module("jax._src.lib")._jax
@@ -158,7 +159,7 @@ def agree(hosts: int) -> dict[str, float]:
         for number, name in enumerate(("connect", "members", "checks", "meet"))
     }
     return found | {
-        "steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // group_lib._ASKING)
+        "steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // stopping._ASKING)
     }
 
 

@@ -9,7 +9,7 @@ import tifffile
 from example_files import bad_example, refused
 from hypothesis import strategies as st
 
-from jaxdp.data.image_file import Picture, pictures_in, read_image, read_mask
+from jaxdp.data.image_file import Picture, pages_of, read_header, read_image, read_mask
 
 _OF_ANOTHER_PAGE = 0b101  # bits of NewSubfileType
 _ALPHA = {"assocalpha": 1, "unassalpha": 2}
@@ -108,7 +108,7 @@ class Stack:
         for number, page in enumerate(pages):
             if page.samples > 1 and page.separate:
                 stored[number] = np.moveaxis(stored[number], 0, -1)
-        found = pictures_in(path, None)
+        found = pages_of(path, read_header(path), None)
         if len({pages[number].channels for number in whole}) > 1:
             assert len(found) == 1
             with bad_example("channels, unlike page"):
@@ -122,7 +122,8 @@ class Stack:
     def _check_masks(self, path: pathlib.Path, pages: list[tuple[Pages, np.ndarray]]) -> None:
         if any(page.samples > 1 and not page.separate for page, _ in pages):
             return
-        found, known = pictures_in(path, "pages"), self.named or self.parts[0].shaped
+        found = pages_of(path, read_header(path, "pages"), "pages")
+        known = self.named or self.parts[0].shaped
         planes = [(page, plane) for page, stored in pages for plane in np.moveaxis(stored, -1, 0)]
         assert len(found) == len(planes), (found, len(planes))
         for picture, (page, plane) in zip(found, planes, strict=True):

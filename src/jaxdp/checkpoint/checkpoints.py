@@ -144,7 +144,10 @@ class Checkpoints(SavedCheckpoints):
             )
         self._unsealed = step
         if not self._has_saved:
-            self._unread, self._has_saved = jax.tree.map(_shape, state), True
+            self._has_saved = True
+            self._unread = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state
+            )
 
     def wait(self) -> None:
         """Waits until the checkpoint is on disk, and then writes its checksums.
@@ -267,10 +270,6 @@ class Checkpoints(SavedCheckpoints):
             raise NotSavedError(
                 f"{what} could not be saved in {self._directory}: {integrity.reason_text(error)}"
             ) from error
-
-
-def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 @functools.cache

@@ -98,10 +98,7 @@ def record(checkpoints: pathlib.Path, step: int) -> None:
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         entries = {
-            path.relative_to(folder).as_posix(): {
-                "size": path.stat().st_size,
-                "sha256": _hash(path),
-            }
+            str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": _hash(path)}
             for path in files
         }
         target = _list_file(checkpoints, step)
@@ -176,12 +173,6 @@ def examine_all(checkpoints: pathlib.Path) -> dict[int, Verdict]:
         for step, verdict in verdicts.items()
         if not verdict.problem or not vanishes(checkpoints, step)
     }
-
-
-def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
-    """Returns the problem of each damaged checkpoint by step."""
-    verdicts = examine_all(checkpoints)
-    return {step: verdict.problem for step, verdict in verdicts.items() if verdict.problem}
 
 
 def vanishes(checkpoints: pathlib.Path, step: int) -> bool:

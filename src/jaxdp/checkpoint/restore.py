@@ -150,21 +150,16 @@ class SavedCheckpoints:
         problems = dict[int, str]()
         for step, verdict in integrity.examine_all(self._directory).items():
             problem = verdict.problem or self._foreign(step)
-            if verdict.state == "unverified" and not problem:
-                problem = self._unreadable(step)
             if problem:
                 problems[step] = problem
+            elif verdict.state == "unverified":
+                try:
+                    with paths.plain(self._directory) as folder:
+                        Stored.of(folder / str(step)).load()
+                except Exception as error:  # exceptions of many types
+                    if not integrity.vanishes(self._directory, step):
+                        problems[step] = f"it cannot be read ({integrity.reason_text(error)})"
         return problems
-
-    def _unreadable(self, step: int) -> str:
-        """Returns why a checkpoint cannot be read; nothing if it can, or is being removed."""
-        try:
-            with paths.plain(self._directory) as folder:
-                Stored.of(folder / str(step)).load()
-        except Exception as error:  # exceptions of many types
-            if not integrity.vanishes(self._directory, step):
-                return f"it cannot be read ({integrity.reason_text(error)})"
-        return ""
 
     def _foreign(self, step: int) -> str:
         """Returns why a checkpoint belongs to another run; nothing if it has the seed of this
@@ -267,8 +262,10 @@ class SavedCheckpoints:
             )
         # The user may have moved the data, and changed the settings of the run accordingly.
         for name, value in self._differing(step).items():
-            saved = f"the checkpoint of step {step} was saved with {name} {brief(value)}"
-            warn(f"{saved}, and its run has {brief(self._settings[name])}")
+            warn(
+                f"the checkpoint of step {step} was saved with {name} {brief(value)}, and its run"
+                f" has {brief(self._settings[name])}"
+            )
         path = self._directory / str(step)
         try:
             with paths.plain(self._directory) as folder:
@@ -276,8 +273,8 @@ class SavedCheckpoints:
         except ConfigError:
             raise
         except Exception as error:  # exceptions of many types
-            problem = f"{path} cannot be read ({integrity.reason_text(error)})"
-            remedy = f"{problem}; move it away to use another one"
+            reason = integrity.reason_text(error)
+            remedy = f"{path} cannot be read ({reason}); move it away to use another one"
             raise ConfigError("step", step, remedy) from error
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxdp.errors import ConfigError
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import TrainState, array_name
 
 Position = dict[str, Any]  # plain values: the position of a run, and the counters of its loop
 # In addition to the position, if processes of version 0.2 wrote padded shards.
@@ -129,14 +129,10 @@ def misfit(step: int, what: str, problem: str) -> ConfigError:
 
 def flatten(state: TrainState) -> dict[str, Any]:
     """Returns the leaves of a state by the names that they have in a checkpoint."""
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    return {array_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
 def unflatten(like: TrainState, leaves: Mapping[str, Any]) -> TrainState:
     """Returns leaves by name in the structure of a state."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    return jax.tree.unflatten(structure, [leaves[_name(path)] for path, _ in paths])
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    return jax.tree.unflatten(structure, [leaves[array_name(path)] for path, _ in paths])

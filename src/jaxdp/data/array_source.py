@@ -17,7 +17,7 @@ from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
 from jaxdp.text.console import warn
 from jaxdp.text.flags import flag
-from jaxdp.text.messages import some
+from jaxdp.text.messages import one_line, some
 
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 _FIELDS = {3: "masks", 4: "targets"}  # by the dims of the targets; others are labels
@@ -48,15 +48,17 @@ def array_source(
         if not len(images):
             raise request.error(f"{names[0]} is empty")
         field = _field_of(targets, names[1], request, like)
-    _check(images, names[0], request, DTYPES if like is None else (like.images.dtype.name,))
-    images = images if images.ndim == 4 else images[..., None]
+    dtypes = DTYPES if like is None else (like.images.dtype.name,)
+    images = _checked_images(images, names[0], request, dtypes)
     if len(images) != len(targets):
         raise request.error(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
     targets = _checked_targets(targets, images.shape[1:3], field, names[1], request)
     if like is not None:
         if field != like.field:
-            training = f"the training targets are for {TASKS[like.field]}"
-            raise request.error(f"{names[1]} is for {TASKS[field]}, but {training}")
+            raise request.error(
+                f"{names[1]} is for {TASKS[field]}, but the training targets are for"
+                f" {TASKS[like.field]}"
+            )
         # Images that will be resized need not have the same size.
         first = 3 if request.config.image_size else 1
         pairs = ((names[0], images, like.images), (names[1], targets, like.targets))
@@ -121,8 +123,7 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     try:
         array = as_array(values)
     except Exception as error:  # any exception of the object's own conversion
-        problem = f"cannot be made an array: {' '.join(str(error).split())}"
-        raise request.error(f"{name} {problem}") from error
+        raise request.error(f"{name} cannot be made an array: {one_line(error)}") from error
     if array.dtype.kind not in "fiub" or array.ndim == 0:
         kind = f"an array of {array.dtype}" if array.ndim else type(values).__name__
         remedy = (
@@ -133,10 +134,14 @@ def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     return native(array)
 
 
-def _check(
+def _checked_images(
     images: np.ndarray, name: str, request: Request, dtypes: tuple[str, ...] = ("uint8",)
-) -> None:
-    """Raises ConfigError for arrays that are not images of one of these dtypes."""
+) -> np.ndarray:
+    """Returns images (N, H, W, C).
+
+    Raises:
+        ConfigError: for arrays that are not images of one of these dtypes.
+    """
     shape, dtype = images.shape, images.dtype
     problem = ""
     if images.ndim not in (3, 4) or 0 in shape[1:]:
@@ -153,6 +158,7 @@ def _check(
         problem = f"is {dtype}; pixels must be uint8, 0 to 255: {remedy}{wider}"
     if problem:
         raise request.error(f"{name} {problem}")
+    return images if images.ndim == 4 else images[..., None]
 
 
 def _checked_targets(
@@ -160,8 +166,7 @@ def _checked_targets(
 ) -> np.ndarray:
     """Returns int32 labels or instance labels, uint8 masks, or images."""
     if field == "targets":
-        _check(targets, name, request)
-        targets = targets if targets.ndim == 4 else targets[..., None]
+        targets = _checked_images(targets, name, request)
     elif targets.ndim == {"labels": 2, "masks": 4}[field] and targets.shape[-1] == 1:
         targets = targets[..., 0]
     shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
@@ -195,8 +200,9 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
             f" {flag('mask_values', 'binary')}, or {flag('instances')} for numbers of objects"
         )
         limit = remedy if has_classes else "at least 0"
-        held = f"{name} has values from {lowest} to {highest}"
-        raise request.error(f"{held}; class numbers must be {limit}")
+        raise request.error(
+            f"{name} has values from {lowest} to {highest}; class numbers must be {limit}"
+        )
     return values.astype(np.uint8 if has_classes else np.int32, copy=False)
 
 

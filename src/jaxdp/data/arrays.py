@@ -65,21 +65,37 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Raises:
         ConfigError: for arrays of another type or shape, or arrays that do not match each other.
     """
+    request = request_for(
+        task,
+        validation,
+        dataset=name,
+        num_classes=num_classes,
+        mask_values=mask_values,
+        instances=instances,
+        class_names=class_names or None,
+        augment=augment,
+        seed=seed,
+        on_bad_example=on_bad_example,
+    )
+    return _opened(_array_splits((images, targets), validation, test, request), request)
+
+
+def request_for(task: str | None, validation: Any, **settings: Any) -> Request:
+    """Returns the request for a dataset that a program makes.
+
+    Args:
+        task: for which the targets are; None if they determine it.
+        validation: a share, or data.
+        settings: the other settings of the data.
+
+    Raises:
+        ConfigError: for an unknown task, and settings that do not fit.
+    """
     if task not in (None, *TARGET_FIELDS):
         raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
-    settings = {
-        "dataset": name,
-        "num_classes": num_classes,
-        "mask_values": mask_values,
-        "instances": instances,
-        "class_names": class_names or None,
-        "augment": augment,
-        "seed": seed,
-        "on_bad_example": on_bad_example,
-        "validation": str(float(validation)) if isinstance(validation, numbers.Real) else None,
-    }
-    request = Request(read_settings(settings), tasks=(task,) if task else (), flag="")
-    return _opened(_array_splits((images, targets), validation, test, request), request)
+    if isinstance(validation, numbers.Real):
+        settings["validation"] = str(float(validation))
+    return Request(read_settings(settings), tasks=(task,) if task else (), flag="")
 
 
 def arrays_for(
@@ -136,8 +152,10 @@ def _array_splits(
         if source.images.dtype.kind == "f":
             finite = np.isfinite(source.images).all((1, 2, 3))
             if not finite.all():
-                held = f"the images of {split} hold NaN or infinity"
-                raise request.error(f"{held}, first in example {int(np.argmin(finite))}")
+                raise request.error(
+                    f"the images of {split} hold NaN or infinity, first in example"
+                    f" {int(np.argmin(finite))}"
+                )
     return splits
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxdp.data.dataset import DTYPES, BadExample, native
+from jaxdp.data.dataset import DTYPES, BadExample
 from jaxdp.data.tiff import ASSOCIATED
 
 _AS_FLOAT = ("int8", "int16", "float16", "float64")
@@ -81,16 +81,18 @@ def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
 
     Only the last digits of float64 are lost.
     """
+    dtype = dtype_of(pixels.dtype)
     if pixels.dtype == np.bool_:
-        return pixels.astype(np.uint8) * np.uint8(255)
-    if pixels.dtype.name in DTYPES:
-        return native(pixels)
-    if pixels.dtype.name in _AS_FLOAT:
-        return pixels.astype(np.float32)
-    if pixels.dtype.kind in "iu" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) < 2**16:
-        return pixels.astype(np.uint16)
-    bits = f"has {pixels.dtype.itemsize * 8} bits a pixel ({pixels.dtype})"
-    raise BadExample(where, f"{bits}; save it as uint8, uint16 or float32")
+        return pixels * np.uint8(255)
+    if dtype == "uint16" and pixels.dtype.name != dtype:
+        whole = pixels.dtype.kind in "iu"
+        if not whole or pixels.min(initial=0) < 0 or pixels.max(initial=0) >= 2**16:
+            raise BadExample(
+                where,
+                f"has {pixels.dtype.itemsize * 8} bits a pixel ({pixels.dtype}); save it as uint8,"
+                " uint16 or float32",
+            )
+    return pixels.astype(dtype, copy=False)
 
 
 def dtype_of(dtype: np.dtype[Any]) -> str:

@@ -3,37 +3,22 @@
 import collections
 import os
 import pathlib
+import tomllib
 
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn
 from jaxdp.text.parsing import resolved
 
+USUAL = tomllib.loads(pathlib.Path(__file__).with_name("usual_names.toml").read_text())
 SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split()
 
 # Suffixes of pictures that are not read.
 _UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
 
 
-# Names that systems and network storage add to the files of their users, in lower case.
-_OF_SYSTEMS = (
-    "__macosx",
-    "@eadir",
-    "@recycle",
-    "@recently-snapshot",
-    "#recycle",
-    "#snapshot",
-    "$recycle.bin",
-    "recycler",
-    "lost+found",
-    "system volume information",
-    "network trash folder",
-    "temporary items",
-)
-
-
 def is_hidden(name: str) -> bool:
     """Returns whether a file or folder with this name does not belong to the user."""
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+    return name.startswith(".") or name.lower() in USUAL["of_systems"]
 
 
 def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -47,8 +32,8 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
     """
 
     def refuse(error: OSError) -> None:
-        remedy = f"{error.filename}: the folder cannot be read ({error.strerror})"
-        raise ConfigError("", error.filename, remedy) from error
+        problem = f"{error.filename}: the folder cannot be read ({error.strerror})"
+        raise ConfigError("", error.filename, problem) from error
 
     root, images = resolved(folder), list[pathlib.Path]()
     searched = set[tuple[int, int]]()  # device and number of each folder
@@ -74,8 +59,7 @@ def warn_of_unread(folder: pathlib.Path) -> None:
     count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
     kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
     if kinds:
-        known = f"save them as one of {' '.join(SUFFIXES)}"
-        warn(f"{folder}: {', '.join(kinds)} are not read; {known}")
+        warn(f"{folder}: {', '.join(kinds)} are not read; save them as one of {' '.join(SUFFIXES)}")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

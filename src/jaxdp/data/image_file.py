@@ -209,11 +209,6 @@ def read_headers(
     return headers
 
 
-def pictures_in(path: pathlib.Path, choice: str | None) -> list[Picture]:
-    """Returns the images in a file, which are the pages of a TIFF file."""
-    return pages_of(path, read_header(path, choice) if is_tiff(path) else None, choice)
-
-
 def planes_of(picture: Picture) -> tuple[tiff.Plane, ...]:
     """Returns the images in the file of an image, if it is TIFF."""
     with contextlib.suppress(Exception):  # a photograph may be named .tif
@@ -257,9 +252,11 @@ def read_image(
         # Pillow lacks a few pairs of modes.
         raise BadExample(where, f"cannot be converted ({_cause(error)})") from error
     if dtype is not None and pixels.dtype != dtype:
-        held = f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype})"
-        wanted = f"not {np.dtype(dtype).itemsize * 8} ({dtype})"
-        raise BadExample(where, f"{held}, {wanted}; convert all images to one depth")
+        raise BadExample(
+            where,
+            f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype}), not"
+            f" {np.dtype(dtype).itemsize * 8} ({dtype}); convert all images to one depth",
+        )
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise BadExample(where, NOT_FINITE)
     if channels is not None and pixels.shape[2] != channels:

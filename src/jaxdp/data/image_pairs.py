@@ -4,31 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
+from jaxdp.data.find_images import SUFFIXES, USUAL, find_images, is_hidden
 from jaxdp.data.request import Request
 from jaxdp.data.split_selection import usual_names
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed
 from jaxdp.text.parsing import resolved
 
-# Usual names of the folders of images and of masks, in lower case, including the names of VOC and
-# nnU-Net.
-_IMAGES = ("images", "image", "imgs", "img", "jpegimages", "imagestr")
-MASKS = (
-    "masks",
-    "mask",
-    "labels",
-    "label",
-    "segmentationclass",
-    "segmentations",
-    "segmentation",
-    "annotations",
-    "annotation",
-    "groundtruth",
-    "ground_truth",
-    "gt",
-    "labelstr",
-)
 _OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?|gt)(\.ome)?$", re.I)
 # Suffixes of names that an image and its mask need not share.
 _END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
@@ -44,7 +26,7 @@ def pair_folders(root: Path, folder: Path) -> tuple[Path, Path] | None:
         folder: the folder of a split, or the root.
     """
     present = subfolders(folder)
-    images, masks = (usual_names(names, present) for names in (_IMAGES, MASKS))
+    images, masks = (usual_names(names, present) for names in USUAL["folders"].values())
     # If only one of them exists, a pair in the other form is incomplete.
     if (images and masks) or (len(present) == 1 and (images or masks)):
         return folder / [*images, "images"][0], folder / [*masks, "masks"][0]

@@ -36,6 +36,7 @@ def channels_last(array: np.ndarray, name: str, *, first: bool) -> np.ndarray:
         axes = [*range(array.ndim - 3), *(array.ndim + axis for axis in order)]
         call = f"{'permute' if first else 'transpose'}({', '.join(map(str, axes))})"
         place = "first in tensors of PyTorch" if first else "last"
-        problem = f"has the shape {array.shape}, and channels come {place}: use {name}.{call}"
-        raise ValueError(problem)
+        raise ValueError(
+            f"has the shape {array.shape}, and channels come {place}: use {name}.{call}"
+        )
     return np.moveaxis(array, -3, -1) if first else array

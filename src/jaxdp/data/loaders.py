@@ -8,25 +8,19 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.data.array_source import warn_without_0
+from jaxdp.data.arrays import request_for
 from jaxdp.data.conversion import convert
 from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
+from jaxdp.data.find_images import USUAL
 from jaxdp.data.image_file import read_image, read_mask
 from jaxdp.data.instances import instance_labels
 from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
-from jaxdp.data.request import Request
-from jaxdp.data.sources import read_settings
 from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
-
-_IMAGE_KEYS = ("images", "image", "img", "pixel_values")
-_TARGET_KEYS = {
-    "labels": ("labels", "label", "fine_label"),
-    "masks": ("masks", "mask", "label", "annotation"),
-    "targets": ("targets", "target"),
-}
+from jaxdp.text.messages import one_line
 
 
 def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the items
@@ -70,31 +64,29 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         ConfigError: for an object without a length or an index, and for an item that cannot be
             used; the error names its number.
     """
-    if task not in TARGET_FIELDS:
-        raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
-    share = validation if isinstance(validation, float | int) else None
-    settings = {
-        "dataset": name,
-        "image_size": image_size,
-        "num_classes": num_classes,
-        "mask_values": mask_values,
-        "instances": instances,
-        "on_bad_example": on_bad_example,
-        "augment": augment,
-        "seed": seed,
-        "validation": None if share is None else str(float(share)),
-        "class_names": tuple(class_names) or None,
-    }
-    request = Request(read_settings(settings), flag="")
-    given = {"train": train, "validation": None if share is not None else validation, "test": test}
+    request = request_for(
+        str(task),
+        validation,
+        dataset=name,
+        image_size=image_size,
+        num_classes=num_classes,
+        mask_values=mask_values,
+        instances=instances,
+        on_bad_example=on_bad_example,
+        augment=augment,
+        seed=seed,
+        class_names=tuple(class_names) or None,
+    )
+    given = {"train": train, "validation": validation, "test": test}
+    if request.validation_share is not None:
+        del given["validation"]
     splits: dict[str, Any] = {
         split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
         for split, items in given.items()
         if items is not None
     }
+    request.check_not_empty(splits)
     train = splits["train"]
-    if not len(train):
-        raise request.no_examples("train")
     first = next(look_through(train.__getitem__, range(len(train)), "train", request))
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task == "classification":
@@ -144,8 +136,7 @@ class Items(BaseSource):
         except BadExample:
             raise
         except Exception as error:  # any exception of the object
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise BadExample(where, said) from error
+            raise BadExample(where, f"{type(error).__name__}: {one_line(error)}") from error
 
     def name(self, index: int) -> str:
         return f"{self._where}[{index}]"
@@ -154,7 +145,7 @@ class Items(BaseSource):
         if not isinstance(item, Mapping):
             image, target = item
             return image, target
-        wanted = (_IMAGE_KEYS, _TARGET_KEYS[self._field])
+        wanted = (USUAL["fields"]["images"], USUAL["fields"][self._field])
         keys = [next((key for key in each if key in item), None) for each in wanted]
         if None in keys:
             missing = " or ".join(wanted[keys.index(None)])

@@ -87,7 +87,12 @@ def find_classes(
     if colours and not numbers:
         raise _ask(config.dataset, _colours_remedy(sorted(colours)))
     if numbers == {0, 1, IGNORE_LABEL} and (True, True) not in first:
-        raise _ask(config.dataset, _two_ways(first[True, False], first[False, True]))
+        ways = (
+            f"0 and 1 (e.g. {first[True, False]}) or 0 and 255 (e.g. {first[False, True]}); give"
+            f" {flag('mask_values', 'binary')} if both are class 1, or"
+            f" {flag('mask_values', '0,1')} to ignore 255"
+        )
+        raise _ask(config.dataset, ways)
     held = tuple(sorted(numbers & {*range(256)}))
     if numbers == {*BLACK_AND_WHITE}:  # masks do not ignore all but the background
         return config.num_classes or 2, held
@@ -102,8 +107,7 @@ def _warn_without_0(values: Sequence[int], dataset: str | None) -> None:
     if len(values) > 1 and 0 not in values:
         classes = ",".join(str(number) for number in values if number != IGNORE_LABEL)
         remedy = f"if the classes are counted from 1, give {flag('mask_values', classes)}"
-        problem = f"{dataset}: no training mask has the value 0: class 0 is empty; {remedy}"
-        warn(problem)
+        warn(f"{dataset}: no training mask has the value 0: class 0 is empty; {remedy}")
 
 
 def _declared(numbers: set[int], config: DataConfig) -> int:
@@ -189,14 +193,6 @@ def _ask(dataset: str | None, remedy: str, setting: str = "mask_values") -> Conf
     return ConfigError(setting, NOT_GIVEN, f"the training masks of {dataset} hold {remedy}")
 
 
-def _two_ways(ones: object, whites: object) -> str:
-    return (
-        f"0 and 1 (e.g. {ones}) or 0 and 255 (e.g. {whites}); give"
-        f" {flag('mask_values', 'binary')} if both are class 1, or"
-        f" {flag('mask_values', '0,1')} to ignore 255"
-    )
-
-
 def _colours_remedy(colours: list[int]) -> str:
     listed = [f"{colour:06x}" for colour in colours]
     if len(colours) > MOST_LISTED:
@@ -234,14 +230,13 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
         _check_numbers(stored, where, 255 if values.colours else _HIGHEST)
         if values.colours:  # grey is also a colour
             stored = stored.astype(np.uint32) * np.uint32(0x010101)
-    if values.values is None:
+    return _looked_up(stored, values, where)
+
+
+def _looked_up(stored: np.ndarray, values: MaskValues, where: object) -> np.ndarray:
+    wanted = values.values
+    if wanted is None:
         return (stored != 0).astype(np.uint8)
-    return _looked_up(stored, values.values, values, where)
-
-
-def _looked_up(
-    stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, where: object
-) -> np.ndarray:
     order = np.argsort(wanted)
     ascending = np.array(wanted, np.uint32)[order]
     places = np.minimum(np.searchsorted(ascending, stored), len(wanted) - 1)

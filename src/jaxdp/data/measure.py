@@ -74,9 +74,10 @@ def look_through(
     finally:
         pool.shutdown(cancel_futures=True)  # an error is raised before the other examples are read
     if problem and not usable:
-        said = f"{problem.where}: {problem.problem.marked}"
-        others = f"all other {split} examples are also bad"
-        raise request.error(f"nothing of it can be used; {said}, and {others}")
+        raise request.error(
+            f"nothing of it can be used; {problem.where}: {problem.problem.marked}, and all other"
+            f" {split} examples are also bad"
+        )
 
 
 def count_classes(
@@ -97,9 +98,10 @@ def count_classes(
         remedy = f"is for segmentation, not for {task}; leave it out"
         raise ConfigError("mask_values", str(values), remedy)
     if config.instances and not dataset.instances:
-        of = f"masks of object numbers; {name} is for {dataset.task} and has none"
-        others = f"another {flag('dataset')} or {flag('model')}"
-        remedy = f"takes {of}; choose {others}, or leave it out"
+        remedy = (
+            f"takes masks of object numbers; {name} is for {dataset.task} and has none; choose"
+            f" another {flag('dataset')} or {flag('model')}, or leave it out"
+        )
         raise ConfigError("instances", "", remedy)
     classes, names, known = dataset.num_classes, dataset.class_names, request.known
     held = dataset.mask_values
@@ -279,16 +281,17 @@ def _sample(
             sizes.setdefault((part.shape[0], part.shape[1]), split.name(index))
             parts[index] = part
         elif not request.skip:
-            wanted = f"not {(*part.shape[:2], channels)}"
-            problem = f"its images have the shape {part.shape}, {wanted}"
+            wanted = (*part.shape[:2], channels)
+            problem = f"its images have the shape {part.shape}, not {wanted}"
             raise BadExample(split.name(index), problem)
     whole = functools.reduce(PixelStatistics.add, parts.values())
     if drawn:
         whole = _without_outliers(parts, whole, dataset, split, request)
     if constant and request.known is None:
-        held = f"{len(constant)} of {len(indices)} images have equal pixels only"
-        remedy = "nothing can be learned from them"
-        warn(f"{dataset.name}: {held}, e.g. {min(constant)}; {remedy}")
+        warn(
+            f"{dataset.name}: {len(constant)} of {len(indices)} images have equal pixels only,"
+            f" e.g. {min(constant)}; nothing can be learned from them"
+        )
     if len(sizes) > 1 and not several_sizes and not request.config.image_size:
         examples = [f"{each} is {height}x{width}" for (height, width), each in sizes.items()]
         side = int(np.median([min(size) for size in sizes]))

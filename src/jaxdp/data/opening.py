@@ -15,10 +15,10 @@ from jaxdp.data.measure import check_masks, count_classes, measure_pixels
 from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
-from jaxdp.data.split_selection import Part, choose_splits
+from jaxdp.data.split_selection import Part
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import say
-from jaxdp.text.messages import composed, printable, some
+from jaxdp.text.messages import composed, some
 
 _NARROWEST = 1e-30  # range of pixels, with an inverse, times 255, that is finite in float32
 
@@ -71,19 +71,6 @@ def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
     return dataclasses.replace(dataset, **every, whole=False)
 
 
-def open_found(dataset: Dataset, request: Request, kind_of: Callable[[str], str]) -> Dataset:
-    """Returns the dataset of a source as a complete dataset."""
-    # Names of classes come from folders and files, and go to terminals, figures and tables.
-    dataset = dataclasses.replace(
-        dataset,
-        kind=kind_of(dataset.task),
-        class_names=tuple(map(printable, dataset.class_names)),
-        name=request.config.dataset or "",
-        settings=request.config,
-    )
-    return complete(dataset, choose_splits(dataset, request), request)
-
-
 def check_dataset(
     dataset: Dataset,
     config: DataConfig,
@@ -112,27 +99,36 @@ def check_dataset(
     fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
     if resize is not None and resize != before and not fits:
         splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}
-        dataset = _measured_again(dataset, splits, resize, request)
+        if dataset.measured:
+            dataset = dataclasses.replace(dataset, mean=(), std=(), pixel_range=None)
+        if "image_size" in dataset.defaults:  # the defaults are for the previous size
+            given = dataset.settings.augment if dataset.settings is not None else None
+            others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
+            dataset = dataclasses.replace(dataset, augment=given or (), defaults=others)
+        dataset = measure_pixels(dataset, splits, resize, request)
     revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
     return _of_splits(dataset, revised)
 
 
 def _check_promises(dataset: Dataset, request: Request) -> None:
     if dataset.dtype != "uint8" and dataset.pixel_range is None:
-        needs = f"a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255"
-        raise ConfigError("", dataset.dtype, f"{request.config.dataset}: {needs}")
+        raise ConfigError(
+            "",
+            dataset.dtype,
+            f"{request.config.dataset}: a dataset of {dataset.dtype} needs a pixel_range, which"
+            " becomes 0 to 255",
+        )
     low, high = dataset.pixel_range or (0.0, 255.0)
     if not _NARROWEST <= high - low <= 1 / _NARROWEST:
-        held = f"its pixels are {low:g} to {high:g}, which float32 cannot normalize"
-        raise request.error(f"{held}; scale them, e.g. to 0 to 1")
+        raise request.error(
+            f"its pixels are {low:g} to {high:g}, which float32 cannot normalize; scale them, e.g."
+            " to 0 to 1"
+        )
     for each in dataset.std:
         if not 0 < each < math.inf:
-            remedy = "it must be a positive number for each channel"
-            raise request.error(f"its std is {each}; {remedy}")
+            raise request.error(f"its std is {each}; it must be a positive number for each channel")
     request.choose(dataset.task)
-    for split, source in dataset.splits().items():
-        if not len(source):
-            raise request.no_examples(split)
+    request.check_not_empty(dataset.splits())
 
 
 def _splits_of(dataset: Dataset) -> dict[str, Split]:
@@ -142,22 +138,6 @@ def _splits_of(dataset: Dataset) -> dict[str, Split]:
         else Split(source, dataset, where=f"{dataset.name} {split}")
         for split, source in dataset.splits().items()
     }
-
-
-def _measured_again(
-    dataset: Dataset, splits: Mapping[str, Split], resize: Resize, request: Request
-) -> Dataset:
-    """Returns the dataset with images of another size, with their statistics, and without the
-    defaults for the previous size.
-    """
-    changes: dict[str, Any] = {}
-    if dataset.measured:
-        changes = {"mean": (), "std": (), "pixel_range": None}
-    if "image_size" in dataset.defaults:
-        given = dataset.settings.augment if dataset.settings is not None else None
-        others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
-        changes |= {"augment": given or (), "defaults": others}
-    return measure_pixels(dataclasses.replace(dataset, **changes), splits, resize, request)
 
 
 def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
@@ -171,11 +151,13 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     found, remedy = dataset.class_names, ""
     if names is None and found:
         if len(found) < dataset.num_classes and request.config.num_classes is None:
-            held = f"has {dataset.num_classes} classes, but names for {len(found)}"
-            raise request.error(f"{held}: {some(found)}; give a name to each")
+            raise request.error(
+                f"has {dataset.num_classes} classes, but names for {len(found)}: {some(found)};"
+                " give a name to each"
+            )
         # More names than this are refused.
-        numbers = range(len(found), dataset.num_classes)
-        names = (*found, *(_unnamed(number, found) for number in numbers))
+        more = [f"class {number}" for number in range(len(found), dataset.num_classes)]
+        names = (*found, *(f"{each} (unnamed)" if each in found else each for each in more))
     if names is None or (names == found and len(found) == dataset.num_classes):
         return dataset
     if found and names[: len(found)] != found:
@@ -193,12 +175,6 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     if remedy:
         raise ConfigError("class_names", ",".join(names), remedy)
     return dataclasses.replace(dataset, class_names=names)
-
-
-def _unnamed(number: int, names: Sequence[str]) -> str:
-    """Returns a name for a class without a name."""
-    name = f"class {number}"
-    return name if name not in names else f"{name} (unnamed)"
 
 
 def with_classes(dataset: Dataset, known: Description) -> Dataset:

@@ -1,9 +1,10 @@
 """Defines the request for a dataset: the settings about data, and the accepted tasks."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from jaxdp.config import DataConfig
-from jaxdp.data.dataset import Description
+from jaxdp.data.dataset import Description, Source
 from jaxdp.errors import ConfigError, flag
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
@@ -34,13 +35,16 @@ class Request:
         name = self.config.dataset
         return ConfigError(self.flag, name, remedy if self.flag else f"{name}: {remedy}")
 
-    def no_examples(self, split: str) -> ConfigError:
-        """Returns the error for an empty split."""
-        remedy = f"{self.config.dataset} has no example there"
-        if not self.flag:
-            return ConfigError(split, "", remedy)
-        flag = SPLIT_FLAGS[split]
-        return ConfigError(flag, getattr(self.config, flag) or split, remedy)
+    def check_not_empty(self, splits: Mapping[str, Source]) -> None:
+        """Raises ConfigError for the first split without an example."""
+        for split, source in splits.items():
+            if len(source):
+                continue
+            remedy = f"{self.config.dataset} has no example there"
+            if not self.flag:
+                raise ConfigError(split, "", remedy)
+            name = SPLIT_FLAGS[split]
+            raise ConfigError(name, getattr(self.config, name) or split, remedy)
 
     @property
     def skip(self) -> bool:

@@ -181,7 +181,7 @@ def plan_resize(
     if asked is not None or not sizes:
         return asked, dataset
     if dataset.task == "segmentation":
-        return _plan_padding(dataset, sizes, config), dataset
+        return _plan_padding(sizes, config), dataset
     if len(set(sizes)) == 1:
         return None, dataset
     shorter = float(np.median([min(size) for size in sizes]))
@@ -195,7 +195,7 @@ def plan_resize(
     return Resize.parse(text), dataclasses.replace(dataset, augment=augment, defaults=defaults)
 
 
-def _plan_padding(dataset: Dataset, sizes: Sequence[Size], config: DataConfig) -> Resize | None:
+def _plan_padding(sizes: Sequence[Size], config: DataConfig) -> Resize | None:
     """Returns how images with masks are padded if they differ in size or if a crop is larger."""
     words = [word.partition(":") for word in config.augment or ()]
     crops = [int(side) for name, _, side in words if name == "crop" and side.isdecimal()]

@@ -4,7 +4,7 @@ against the facts of the dataset.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,15 +120,24 @@ class Split:
         return self._checked(self._alone(index), index)
 
     def read(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
-        """Returns a batch of examples."""
-        return _batch(map(self._checked, self._examples(indices), indices), len(indices))
+        """Returns a batch of examples.
+
+        Each example is copied as soon as it is read, so that the next example reuses its memory,
+        which is still in the processor's caches.
+        """
+        batch: dict[str, np.ndarray] = {}
+        examples = map(self._checked, self._examples(indices), indices)
+        for position, example in enumerate(examples):
+            for name, value in example.items():
+                if position == 0:
+                    shape = (len(indices), *np.shape(value))
+                    batch[name] = empty_aligned(shape, np.asarray(value).dtype)
+                batch[name][position] = value
+        return batch
 
     def unchecked(self, index: int) -> Example:
         """Returns an example as in the source, except for its size and class numbers."""
-        example = self._alone(index)
-        if isinstance(example, BadExample):
-            raise example
-        return example
+        return self._transformed(self.source[self._source_index(index)], index)
 
     def _examples(self, indices: Sequence[int]) -> Iterator[Example | BadExample]:
         """Yields examples before they are checked, and the error in place of a bad example."""
@@ -143,7 +152,7 @@ class Split:
 
     def _alone(self, index: int) -> Example | BadExample:
         try:
-            return self._transformed(self.source[self._source_index(index)], index)
+            return self.unchecked(index)
         except BadExample as error:
             return error
 
@@ -155,8 +164,10 @@ class Split:
         if mask is not None:
             size, wanted = np.shape(mask), np.shape(example["images"])[:2]
             if size != wanted:
-                held = f"its mask has {'x'.join(map(str, size))} pixels"
-                problem = f"{held}, but its image {'x'.join(map(str, wanted))}"
+                problem = (
+                    f"its mask has {'x'.join(map(str, size))} pixels, but its image"
+                    f" {'x'.join(map(str, wanted))}"
+                )
                 if size == wanted[::-1]:
                     problem += "; each is turned as its own tag Orientation says"
                 raise BadExample(self.name(index), problem)
@@ -212,26 +223,13 @@ class Split:
         elif name == "masks" and value.max(initial=0) > highest:
             wrong = np.unique(value[(value > highest) & (value != IGNORE_LABEL)])
             if len(wrong):
-                allowed = f"0 to {highest}, or {IGNORE_LABEL} for pixels to ignore"
-                problem = f"its mask has the value {wrong[0]}, not one of {allowed}"
+                problem = (
+                    f"its mask has the value {wrong[0]}, not one of 0 to {highest}, or"
+                    f" {IGNORE_LABEL} for pixels to ignore"
+                )
         if problem:
             raise BadExample(self.name(index), problem)
         return value.astype(dtype, copy=False)
-
-
-def _batch(examples: Iterable[Mapping[str, Any]], count: int) -> dict[str, np.ndarray]:
-    """Returns examples as arrays (count, ...).
-
-    Each example is copied as soon as it is read, so that the next example reuses its memory, which
-    is still in the processor's caches.
-    """
-    batch: dict[str, np.ndarray] = {}
-    for position, example in enumerate(examples):
-        for name, value in example.items():
-            if position == 0:
-                batch[name] = empty_aligned((count, *np.shape(value)), np.asarray(value).dtype)
-            batch[name][position] = value
-    return batch
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

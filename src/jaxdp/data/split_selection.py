@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import BaseSource, Dataset, as_source
+from jaxdp.data.find_images import USUAL
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say
@@ -15,13 +16,6 @@ from jaxdp.text.console import say
 _HELD_OUT = 10  # one in this many examples, for a dataset without a test split
 _SECTIONS = 10  # of consecutive pages, if one file holds all
 _STREAM = 1  # stream of random numbers; the order of training is drawn from (seed, epoch)
-# Usual names of splits, in lower case.
-NAMES = {
-    "train": ("train", "training"),
-    "validation": ("val", "validation", "valid", "dev"),
-    "test": ("test", "testing"),
-}
-
 # A source, and the indices of its examples in a split.
 Part = tuple[BaseSource, np.ndarray]
 
@@ -49,7 +43,9 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     for split, name in named.items():
         # Training data may also be named as test data. No other split is used twice.
         taken = () if split == "train" else named.values()
-        usual = [each for each in usual_names(NAMES[split], available) if each not in taken]
+        usual = [
+            each for each in usual_names(USUAL["splits"][split], available) if each not in taken
+        ]
         if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
             if chosen[split] not in (split, "val", name):
@@ -78,7 +74,11 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
             for evaluation.
     """
     wanted, share = request.config.validation, request.validation_share
-    name, parts = dataset.name, _present(dataset, request)
+    name, splits = dataset.name, dataset.splits()
+    request.check_not_empty(splits)
+    parts: dict[str, Part] = {
+        split: (as_source(source), np.arange(len(source))) for split, source in splits.items()
+    }
     if request.known is not None:
         return parts
     if dataset.whole:
@@ -98,15 +98,6 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
         problem = f"{name} has no such split; give a share, e.g. 0.1, or none"
     if problem:
         raise ConfigError("validation", wanted, problem)
-    return parts
-
-
-def _present(dataset: Dataset, request: Request) -> dict[str, Part]:
-    parts: dict[str, Part] = {}
-    for split, source in dataset.splits().items():
-        if not len(source):
-            raise request.no_examples(split)
-        parts[split] = (as_source(source), np.arange(len(source)))
     return parts
 
 

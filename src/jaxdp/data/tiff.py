@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import Size
+from jaxdp.data.dataset import Size, native
 from jaxdp.runtime.free_memory import check_memory
 
 SUFFIXES = (".tif", ".tiff")
@@ -123,24 +123,18 @@ def read(path: pathlib.Path, plane: Plane) -> np.ndarray | None:
         if len(plane.pages) > 1:
             raise
         return None
-    if any(each.dtype.newbyteorder("=") != plane.dtype.newbyteorder("=") for each in planes):
+    if any(each.dtype.name != plane.dtype.name for each in planes):
         raise ValueError("the types of its pages are not what its metadata say")
     size = plane.size[::-1] if plane.orientation in SIDEWAYS else plane.size
     shape = plane.shape if "S" in plane.axes else (*size, 1)
     # Without samples, `find` gives the last axis.
     planes = [np.moveaxis(each.reshape(shape), plane.axes.find("S"), -1) for each in planes]
-    pixels = _turned(np.concatenate(planes, axis=-1), plane.orientation)
-    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
-
-
-def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Returns pixels (H, W, C) with an orientation applied. Swaps sides first, and then mirrors
-    them.
-    """
-    if orientation in SIDEWAYS:
+    pixels = native(np.concatenate(planes, axis=-1))
+    # Swaps sides first, and then mirrors them.
+    if plane.orientation in SIDEWAYS:
         pixels = pixels.swapaxes(0, 1)
-    rows = -1 if orientation in (3, 4, 7, 8) else 1
-    columns = -1 if orientation in (2, 3, 6, 7) else 1
+    rows = -1 if plane.orientation in (3, 4, 7, 8) else 1
+    columns = -1 if plane.orientation in (2, 3, 6, 7) else 1
     return pixels[::rows, ::columns]
 
 
@@ -165,24 +159,23 @@ def _read_headers(path: pathlib.Path, version: tuple[int, int], choice: str | No
         with contextlib.suppress(RuntimeError):  # the few headers that tifffile reads are equal
             series = list(file.series)
         plain = not series or series[0].kind in _PLAIN
-        used = _plain_series(file, series, choice) if plain else _described_series(file, series)
+        if plain:
+            used = _plain_series(file, series, choice)
+        else:
+            # Other series of microscope formats may be thumbnails.
+            whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
+            used = series[:1] if whole and not file.is_ome else series
+            used = [each for each in used if each.keyframe is not None]
         planes = [plane for series in used for plane in _planes_of(file, series, choice)]
         if odd := [plane for plane in planes if plane.channels != planes[0].channels and plain]:
-            counts = f"has {odd[0].channels} channels, unlike page {planes[0].pages[0]} with"
-            remedy = "save them in separate files"
-            raise ValueError(f"page {odd[0].pages[0]} {counts} {planes[0].channels}; {remedy}")
+            raise ValueError(
+                f"page {odd[0].pages[0]} has {odd[0].channels} channels, unlike page"
+                f" {planes[0].pages[0]} with {planes[0].channels}; save them in separate files"
+            )
         # One header may represent many pages.
         pages = [max(len(each.pages), len(each)) for each in used]
         below = [len(each.keyframe.subifds or ()) * len(each.pages) for each in used]
         return Stack(tuple(planes), max(len(file.pages) - sum(pages), 0) + sum(below))
-
-
-def _described_series(file: Any, series: list[Any]) -> list[Any]:
-    """Returns tifffile's series with examples, for a file with metadata that name them."""
-    # Other series of microscope formats may be thumbnails.
-    whole = file.is_imagej or file.is_lsm or file.is_svs or file.is_ndpi or file.is_scn
-    used = series[:1] if whole and not file.is_ome else series
-    return [each for each in used if each.keyframe is not None]
 
 
 def _plain_series(file: Any, series: list[Any], choice: str | None) -> list[Any]:

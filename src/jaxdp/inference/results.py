@@ -137,7 +137,8 @@ class Results:
             "lowest": int(pixels.min()),
             "highest": int(pixels.max()),
         }
-        return row | predictions.write_prediction(self._folder, file.name, pixels)
+        path = self._folder / f"{file.name}-prediction.png"
+        return row | {"prediction": predictions.save(pictures.to_pillow(pixels), path)}
 
     def _labels(self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray) -> Row:
         names = self._description.class_names
@@ -174,8 +175,9 @@ class Results:
                 self._stack[path] = pages or [labels]
             self._stack[path][page] = labels
             shown = pictures.as_picture(image, self._description.pixel_range)
-            overlay = predictions.write_objects(self._folder, file.name, shown, labels)
-            row |= {"instances": str(path), "overlay": overlay}
+            overlay = pictures.overlay_objects(pictures.stretch(shown), labels)
+            overlay_path = self._folder / f"{file.name}-overlay.png"
+            row |= {"instances": str(path), "overlay": predictions.save(overlay, overlay_path)}
         return row
 
     def finish(self, *, table: bool) -> None:

@@ -11,28 +11,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+import jinja2
+
 from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
 from jaxdp.errors import ConfigError, flag
-
-_TEMPLATE = """\
-#!/bin/bash
-{directives}
-
-# The same command starts the run and, after a requeue, continues it from its last checkpoint.
-# When one task ends with an error, the other tasks run on: they notice, report why, and save
-# what they can; --wait ends those that hang. --kill-on-bad-exit=1 would cut off tasks that are
-# leaving with 75, and replace the code.
-srun --kill-on-bad-exit=0 --wait=60{srun_flags} {command}
-code=$?
-
-# 75: a signal stopped the run after it had saved, most often because the time was nearly up.
-# When Slurm itself ends the job (preemption, requeue, scancel), this shell ends with it, so that
-# a cancelled job stays cancelled.
-if [ "$code" -eq 75 ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$code"
-"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,31 +64,11 @@ class SlurmConfig(Settings):
 
 def launch(flags: Sequence[str], config: SlurmConfig, train: TrainConfig) -> int:
     """Prints the batch script that runs `jaxdp.train` with these flags."""
-    print(_script(config, flags), end="")
-    return 0
-
-
-def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
-    directives = {
-        "job-name": "jaxdp",
-        "nodes": config.nodes,
-        "ntasks-per-node": config.gpus_per_node or config.tasks_per_node or 1,
-        "gpus-per-node": config.gpus_per_node or None,
-        "cpus-per-task": config.cpus_per_task,
-        "time": config.time,
-        "output": "%x-%j.out",
-        "open-mode": "append",  # a requeued job writes to the same file
-        # Without "B:", the signal goes to the tasks instead of this shell.
-        "signal": f"USR1@{config.save_seconds}",
-    }
-    lines = [
-        f"#SBATCH --{name}={shlex.quote(str(value))}"
-        for name, value in directives.items()
-        if value is not None
-    ]
-    return _TEMPLATE.format(
-        directives="\n".join([*lines, "#SBATCH --requeue"]),
-        # Since Slurm 22.05, srun does not inherit this option from the job.
-        srun_flags=f" --cpus-per-task={config.cpus_per_task}" if config.cpus_per_task else "",
-        command=shlex.join([sys.executable, "-m", "jaxdp.train", *flags]),
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxdp.launching"), trim_blocks=True, keep_trailing_newline=True
     )
+    environment.filters["quote"] = shlex.quote
+    command = shlex.join([sys.executable, "-m", "jaxdp.train", *flags])
+    template = environment.get_template("slurm.sh.jinja")
+    print(template.render(config.flat(), command=command), end="")
+    return 0

@@ -8,17 +8,34 @@ logits = model(images)
 from typing import TYPE_CHECKING
 
 from jaxdp.models.registry import class_named as __getattr__  # noqa: F401
-from jaxdp.models.registry import constructor_of as constructor_of
-from jaxdp.models.registry import create as create
-from jaxdp.models.registry import factory as factory
-from jaxdp.models.registry import names as names
-from jaxdp.models.registry import parameter_count as parameter_count
-from jaxdp.models.registry import register as register
-from jaxdp.models.registry import tasks_of as tasks_of
+from jaxdp.models.registry import (
+    constructor_of,
+    create,
+    factory,
+    names,
+    parameter_count,
+    register,
+    tasks_of,
+)
 
 if TYPE_CHECKING:
-    from jaxdp.models.cnn import CNN as CNN
-    from jaxdp.models.pyramidnet import PyramidNet as PyramidNet
-    from jaxdp.models.resnet import ResNet as ResNet
-    from jaxdp.models.unet import UNet as UNet
-    from jaxdp.models.vgg import VGG as VGG
+    from jaxdp.models.cnn import CNN
+    from jaxdp.models.pyramidnet import PyramidNet
+    from jaxdp.models.resnet import ResNet
+    from jaxdp.models.unet import UNet
+    from jaxdp.models.vgg import VGG
+
+__all__ = [
+    "CNN",
+    "VGG",
+    "PyramidNet",
+    "ResNet",
+    "UNet",
+    "constructor_of",
+    "create",
+    "factory",
+    "names",
+    "parameter_count",
+    "register",
+    "tasks_of",
+]

@@ -70,19 +70,14 @@ class BatchNorm(nnx.Module):
         )
         if self.combine is not None:
             mean, var = self.combine(mean, var)
-        self._update(mean, var)
-        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(
-            x.shape
-        )
-
-    def _update(
-        self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]
-    ) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
             new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
             # Not running[...], which compares shardings. To find that a traced array has no
             # sharding, JAX searches the whole trace.
             running.set_value(new.astype(running[...].dtype))
+        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(
+            x.shape
+        )
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
         # One multiplication and one addition per element. All other operations are per channel.

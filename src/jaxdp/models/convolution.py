@@ -33,19 +33,13 @@ def convolve_nhwc(
             not even by rounding.
         **_: other arguments of Flax, which are the same for all convolutions of these models.
     """
-    smaller = all(
-        size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True)
-    )
-    if smaller:
+    if x.shape[1] < kernel.shape[0] and x.shape[2] < kernel.shape[1]:
         return _convolve_small(x, kernel, tuple(strides), tuple(padding))
     return (convolve_locally if local else convolve)(x, kernel, tuple(strides), tuple(padding))
 
 
-def convolve_nhwc_locally(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
-    """Convolves images as `convolve_nhwc` does with `local`, on which tiles of a large image
-    rely.
-    """
-    return convolve_nhwc(x, kernel, strides, padding, local=True)
+# Tiles of a large image rely on it.
+convolve_nhwc_locally = functools.partial(convolve_nhwc, local=True)
 
 
 def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:

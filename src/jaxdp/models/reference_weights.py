@@ -78,9 +78,18 @@ def reference_names(model: nnx.Module) -> Table:
     Raises:
         ConfigError: if no PyTorch model has been matched with this model.
     """
-    variables = _variables(model)
+    variables: Any = dict(nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat))))
+    matched = not isinstance(model, UNet) or bool(model.encoder[0].norms)
+    kinds = [kind for kind in _MODULES if matched and isinstance(model, kind)]
+    if not kinds:
+        raise ConfigError(
+            "",
+            None,
+            f"no reference weights are known for {type(model).__name__}; known for: PyramidNet,"
+            " ResNet, VGG, and UNet with batch norm",
+        )
     table: Table = {}
-    for module, path in _modules(model):
+    for module, path in _MODULES[kinds[0]](model):
         for ours, theirs in _ARRAYS.items():
             variable = variables.get((*path, ours))
             if variable is not None:
@@ -89,21 +98,6 @@ def reference_names(model: nnx.Module) -> Table:
                 flattened = path == ("head", "denses", 0) and ours == "kernel"
                 table[f"{module}.{theirs}"] = Place((*path, ours), axes, flattened)
     return table
-
-
-def _variables(model: nnx.Module) -> dict[Any, Any]:
-    return dict(nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat))))
-
-
-def _modules(model: nnx.Module) -> Iterator[tuple[str, Path]]:
-    """Returns the name of each PyTorch module that has arrays, with the path of our layer."""
-    form = type(model).__name__
-    matched = not isinstance(model, UNet) or bool(model.encoder[0].norms)
-    for kind, modules in _MODULES.items():
-        if matched and isinstance(model, kind):
-            return modules(model)
-    known = "PyramidNet, ResNet, VGG, and UNet with batch norm"
-    raise ConfigError("", None, f"no reference weights are known for {form}; known for: {known}")
 
 
 def _residual_network(model: PyramidNet | ResNet) -> Iterator[tuple[str, Path]]:

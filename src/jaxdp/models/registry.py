@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry, check_keywords
+from jaxdp.text.parsing import is_finite
 
 # More than any network has, and few enough that its shapes are found quickly.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
@@ -24,6 +25,7 @@ Model = TypeVar("Model", bound=Callable[..., Any])
 _models: Registry[Callable[..., nnx.Module]] = Registry("model", "jaxdp.models")
 names = _models.entries
 class_named = _models.class_named
+factory = _models.__getitem__
 
 
 def register(name: str) -> Callable[[Model], Model]:
@@ -91,15 +93,6 @@ def constructor_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
     return name, keywords
 
 
-def factory(name: str) -> Any:
-    """Returns the class or function that makes a model.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
-    return _models[name]
-
-
 def tasks_of(name: str) -> tuple[str, ...]:
     """Returns the tasks that a model supports, the usual task first.
 
@@ -162,8 +155,7 @@ def require_count(keyword: str, value: object, maximum: int = MOST_CHANNELS) -> 
 
 def require_rate(keyword: str, value: object) -> None:
     """Raises ConfigError unless the value is a probability of at least 0 and below 1."""
-    is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-    require(is_rate, keyword, value, "must be at least 0 and below 1")
+    require(is_finite(value) and 0 <= value < 1, keyword, value, "must be at least 0 and below 1")
 
 
 def require_known(keyword: str, value: object, known: Iterable[object]) -> None:

@@ -114,7 +114,12 @@ class UNet(nnx.Module):
             ConfigError: if the images are too small for valid padding.
         """
         if self.padding == "valid":
-            self._check_size(*images.shape[1:3])
+            (height, width), smallest = images.shape[1:3], smallest_side(self.levels)
+            remedy = (
+                f"valid padding needs images of {smallest}x{smallest} or more, got"
+                f" {height}x{width}; use fewer or same padding"
+            )
+            registry.require(min(height, width) >= smallest, "levels", self.levels, remedy)
         x = images.astype(self.dtype)
         skips = []
         for block in self.encoder[:-1]:
@@ -126,7 +131,9 @@ class UNet(nnx.Module):
             skip = skips.pop()
             up = self._upsample(x, index, skip.shape[1:3])
             if self.padding == "valid":
-                skip = _crop(skip, up.shape[1:3])
+                rows, columns = up.shape[1:3]
+                top, left = (skip.shape[1] - rows) // 2, (skip.shape[2] - columns) // 2
+                skip = skip[:, top : top + rows, left : left + columns]
             x = layers.run_blocks(self, [block], jnp.concatenate([skip, up], -1))
         return layers.float32_or_wider(self.head(x))
 
@@ -139,15 +146,13 @@ class UNet(nnx.Module):
             if self.up_convs
             else resampling.resize_align_corners(x, (2 * height, 2 * width))
         )
-        return x if self.padding == "valid" else _fit(x, size)
-
-    def _check_size(self, height: int, width: int) -> None:
-        smallest = smallest_side(self.levels)
-        remedy = (
-            f"valid padding needs images of {smallest}x{smallest} or more, got"
-            f" {height}x{width}; use fewer or same padding"
-        )
-        registry.require(min(height, width) >= smallest, "levels", self.levels, remedy)
+        if self.padding == "valid":
+            return x
+        # Pads with zeros around the centre, with an odd row or column at the bottom or the right.
+        # A count is negative only if the skip is a single pixel, which pooling did not change.
+        missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
+        pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]
+        return jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
 
 
 class UpConv(nnx.Module):
@@ -207,19 +212,3 @@ def _block_widths(
         bottom = (deepest, deepest // 2)
         decoder = [(2 * skip, skip) for skip in skips]
     return [*((skip, skip) for skip in skips), bottom], decoder[::-1]
-
-
-def _fit(x: Array, size: tuple[int, ...]) -> Array:
-    """Pads with zeros around the centre. An odd row or column is added at the bottom or the right.
-
-    Drops a row or column that the skip lacks.
-    """
-    missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
-    # Negative only if the skip is a single pixel, which pooling did not change.
-    pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
-
-
-def _crop(x: Array, size: tuple[int, ...]) -> Array:
-    top, left = ((old - new) // 2 for new, old in zip(size, x.shape[1:3], strict=True))
-    return x[:, top : top + size[0], left : left + size[1]]

@@ -11,15 +11,11 @@ from jaxdp.text.units import bytes_text
 Record = dict[str, Any]
 
 
-def place_name(record: Record) -> str:
-    """Returns e.g. `pmap on 2 devices`."""
-    count = record["devices"]
-    return f"{record['strategy']} on {count} device{'s' if count > 1 else ''}"
-
-
 def cell_name(record: Record) -> str:
     """Returns e.g. `pmap on 2 devices, batch 64`."""
-    return f"{place_name(record)}, batch {record['global_batch_size']}"
+    count = record["devices"]
+    place = f"{record['strategy']} on {count} device{'s' if count > 1 else ''}"
+    return f"{place}, batch {record['global_batch_size']}"
 
 
 def efficiency(record: Record, records: Sequence[Record]) -> float | None:

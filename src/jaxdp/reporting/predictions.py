@@ -52,21 +52,6 @@ def _cells(row: Row) -> dict[str, str]:
     return cells | {"mean": f"{row['mean']:.1f}"} | levels
 
 
-def write_objects(
-    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, instances: np.ndarray
-) -> str:
-    """Writes an image, uint8 (H, W, 1 or 3), overlaid with its instances and their outlines.
-
-    Args:
-        instances: uint16 (H, W), 0 for background.
-
-    Returns:
-        The path.
-    """
-    overlay = pictures.overlay_objects(pictures.stretch(image), instances)
-    return _save(overlay, directory / f"{name}-overlay.png")
-
-
 def write_stack(path: pathlib.Path, pages: Sequence[np.ndarray]) -> None:
     """Writes instance labels, uint16 (H, W), as a TIFF file, which ImageJ opens as a stack."""
     import tifffile
@@ -112,18 +97,13 @@ def write_mask(
     about.add_text("Description", ", ".join(described))
     overlay = pictures.overlay(pictures.stretch(image), mask, len(names))
     return {
-        "mask": _save(picture, directory / f"{name}-mask.png", about),
-        "overlay": _save(overlay, directory / f"{name}-overlay.png"),
+        "mask": save(picture, directory / f"{name}-mask.png", about),
+        "overlay": save(overlay, directory / f"{name}-overlay.png"),
     }
 
 
-def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray) -> Row:
-    """Writes an image, uint8 (H, W, 1 or 3)."""
-    path = directory / f"{name}-prediction.png"
-    return {"prediction": _save(pictures.to_pillow(image), path)}
-
-
-def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None) -> str:
+def save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None) -> str:
+    """Writes a picture as PNG, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         picture.save(file, format="PNG", pnginfo=about)

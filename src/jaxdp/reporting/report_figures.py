@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -25,20 +26,9 @@ _CAPTIONS = {  # of figures of the training rows
 _LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
 _DOTTED = 25  # points of an evaluated curve up to which each has a dot
 _RUN = "#000001"  # replaced by the variable with the color of a run
-_STYLE: Any = {
-    "font.size": 11,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.labelpad": 2,
-    "grid.color": "#88888840",  # for a light and a dark page
-    "grid.linewidth": 1,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "path.simplify_threshold": 1.0,  # pixels
-    "svg.fonttype": "none",
-    "svg.hashsalt": "jaxdp",  # so that the same runs give the same page
-    "text.parse_math": False,
-}
+_STYLE: Any = matplotlib.rc_params_from_file(
+    pathlib.Path(__file__).with_name("report.mplstyle"), use_default_template=False
+)
 _WIDTH = 376
 _HEIGHT = 218
 _PANEL = (60 / _WIDTH, 30 / _HEIGHT, 306 / _WIDTH, 174 / _HEIGHT)  # left, bottom, width, height
@@ -96,22 +86,18 @@ def _draw(name: str, caption: str, curves: Sequence[tuple[Any, ...]]) -> Markup:
         axes.grid(
             clip_on=False
         )  # because identifiers of clip paths would be the same in all drawings
-        _scale(axes, name, [value for *_, values in curves for value in values])
+        axes.xaxis.set_major_formatter(compact)
+        drawn = [value for *_, values in curves for value in values]
+        if name == "loss" and min(drawn) > 0:
+            digits = [1, 2, 5] if max(drawn) < 1000 * min(drawn) else [1]
+            axes.set_yscale("log")
+            axes.minorticks_off()
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits, numticks=7))
+        elif name in _CAPTIONS:
+            axes.set_ylim(bottom=min(0, *drawn))
+        share = name.endswith(("accuracy", "fraction", "utilization"))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1) if share else compact)
         return _svg(canvas, texts, caption)
-
-
-def _scale(axes: Any, name: str, values: Sequence[Number]) -> None:
-    """Sets the scale of the y axis and the form of its numbers."""
-    axes.xaxis.set_major_formatter(compact)
-    if name == "loss" and min(values) > 0:
-        digits = [1, 2, 5] if max(values) < 1000 * min(values) else [1]
-        axes.set_yscale("log")
-        axes.minorticks_off()
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits, numticks=7))
-    elif name in _CAPTIONS:
-        axes.set_ylim(bottom=min(0, *values))
-    share = name.endswith(("accuracy", "fraction", "utilization"))
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1) if share else compact)
 
 
 def _svg(canvas: Figure, texts: Sequence[Markup], caption: str) -> Markup:

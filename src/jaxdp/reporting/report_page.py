@@ -19,7 +19,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.reporting.progress import metric_text
 from jaxdp.reporting.report_figures import COLORS, compact, figures
 from jaxdp.reporting.report_runs import SPLITS, ReportedRun
-from jaxdp.rundir.read import Row, read_bytes
+from jaxdp.rundir.read import read_bytes
 from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.text.messages import shown
 from jaxdp.text.parsing import is_finite, resolved
@@ -75,11 +75,12 @@ def _page(runs: Sequence[ReportedRun], title: str | None) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
+        "change": lambda both: " → ".join(map(shown, both if isinstance(both, list) else [both])),
         "compact": _number(compact),
-        "event": _event_text,
         "metric": _number(lambda value, name: metric_text(name, value)),
         "number": _number("{:,.0f}".format),
         "setting": lambda value: "default" if value is None else shown(value) or "none",
+        "shown": shown,
         "time": _number(_time_text),
     }
     return environment.get_template("page.html.jinja").render(
@@ -127,19 +128,9 @@ def _time_text(seconds: float | int) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def _event_text(event: Row) -> str:
-    """Returns the facts of an event, e.g. `processes: 2; learning_rate: 0.1 → 0.05`."""
-    shown_already = ("event", "step", "changed")
-    facts = {name: shown(value) for name, value in event.items() if name not in shown_already}
-    changed = event.get("changed")
-    for name, values in changed.items() if isinstance(changed, dict) else ():
-        facts[name] = " → ".join(map(shown, values)) if isinstance(values, list) else shown(values)
-    return "; ".join(f"{name}: {text}" for name, text in facts.items())
-
-
 def _pictures(run: ReportedRun) -> dict[str, str]:
-    """Returns the pictures of a run as addresses by name, with an empty address for an unreadable
-    picture.
+    """Returns the pictures of a run, small enough for the page, as data URLs by name, with an empty
+    URL for an unreadable picture.
 
     The page draws the curves itself.
     """
@@ -148,17 +139,13 @@ def _pictures(run: ReportedRun) -> dict[str, str]:
         if path.stem != "curves" and path.is_file():
             # Pillow raises all of these for damaged files.
             try:
-                found[path.name] = _embedded(read_bytes(path))
+                with Image.open(io.BytesIO(read_bytes(path))) as stored:
+                    picture = stored.convert("RGB")
+                picture.thumbnail(_LARGEST_PICTURE)
+                buffer = io.BytesIO()
+                picture.save(buffer, "WebP", quality=90)
+                content = base64.b64encode(buffer.getvalue()).decode()
+                found[path.name] = f"data:image/webp;base64,{content}"
             except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
                 found[path.name] = ""
     return found
-
-
-def _embedded(content: bytes) -> str:
-    """Returns a picture, small enough for the page, as a data URL."""
-    with Image.open(io.BytesIO(content)) as stored:
-        picture = stored.convert("RGB")
-    picture.thumbnail(_LARGEST_PICTURE)
-    buffer = io.BytesIO()
-    picture.save(buffer, "WebP", quality=90)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -10,6 +10,7 @@ from typing import Any
 from jaxdp import tasks
 from jaxdp.config import TrainConfig, deprecation, settings_with
 from jaxdp.errors import ConfigError
+from jaxdp.rundir import lock
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import Row, read_object, read_rows, rows_count
 from jaxdp.text.flags import for_command
@@ -49,7 +50,7 @@ class ReportedRun:
         last = self.history[-1]["event"] if self.history else "saved"
         self.status: str = summary.get("status", "") if last == "saved" else last
         if self.status not in _ENDS:
-            is_running = RunDirectory(folder).is_being_written()
+            is_running = lock.is_held(folder / lock.NAME)
             self.status = "running" if is_running else "unfinished"
             summary = {}
         self.summary = {name: value for name, value in summary.items() if value is not None}

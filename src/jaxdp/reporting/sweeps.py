@@ -67,7 +67,8 @@ def _print(
         table.add_column(name, overflow="fold")
 
     def rank(group: Group) -> tuple[bool, float]:
-        mean = _mean(_values(group, best["name"]))
+        values = _values(group, best["name"])
+        mean = statistics.fmean(values) if values else math.nan
         return math.isnan(mean), -mean if best["larger_is_better"] else mean
 
     for group in sorted(groups, key=rank):
@@ -84,11 +85,7 @@ def _values(group: Group, name: str) -> list[float]:
     return [run.metrics[name] for run in group if name in run.metrics]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else math.nan
-
-
 def _mean_text(name: str, values: Sequence[float]) -> str:
     """Returns the mean, and the standard deviation if there are several values."""
-    text = metric_text(name, _mean(values)) if values else ""
+    text = metric_text(name, statistics.fmean(values)) if values else ""
     return f"{text} ± {metric_text(name, statistics.stdev(values))}" if values[1:] else text

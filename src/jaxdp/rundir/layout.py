@@ -203,12 +203,6 @@ class RunDirectory:
         """
         return lock.held(self.file(lock.NAME))
 
-    def is_being_written(self) -> bool:
-        """Returns whether a process that writes to the folder is alive, as far as its lock file and
-        this host show.
-        """
-        return lock.is_held(self.file(lock.NAME))
-
     def check_in_place(self, found: os.stat_result) -> None:
         """Raises OSError unless the path still leads to the same folder."""
         with contextlib.suppress(OSError):

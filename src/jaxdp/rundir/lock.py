@@ -10,7 +10,7 @@ import os
 import pathlib
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.errors import ConfigError
@@ -76,17 +76,30 @@ def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
 def _take(path: pathlib.Path, field: str) -> int:
     """Returns the descriptor that holds the lock."""
     while True:
-        descriptor = _open(path, field)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            remedy = f"{path.name} in it cannot be written ({error.strerror}); give another folder"
+            raise ConfigError(field, path.parent, remedy) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            remedy = f"{path.name} in it is no regular file; remove it"
+            raise ConfigError(field, path.parent, remedy)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             os.close(descriptor)
-            by = _describe(_holder(path))
+            holder = _holder(path)
+            by = "another process"
+            if holder is not None:
+                by = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
             remedy = f"is being written by {by}; wait for it or stop it, or give another folder"
             raise FolderLocked(field, path.parent, remedy) from error
         except OSError as error:
-            problem = f"cannot be locked ({error.strerror}); start no second run that writes there"
-            warn(f"{path.parent} {problem}")
+            warn(
+                f"{path.parent} cannot be locked ({error.strerror}); start no second run that"
+                " writes there"
+            )
         if is_same_file(descriptor, path):
             break
         os.close(descriptor)  # its holder removed it between our opening and locking it
@@ -98,24 +111,6 @@ def _take(path: pathlib.Path, field: str) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(content).encode(), 0)
     return descriptor
-
-
-def _open(path: pathlib.Path, field: str) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        remedy = f"{path.name} in it cannot be written ({error.strerror}); give another folder"
-        raise ConfigError(field, path.parent, remedy) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ConfigError(field, path.parent, f"{path.name} in it is no regular file; remove it")
-    return descriptor
-
-
-def _describe(holder: Mapping[str, Any] | None) -> str:
-    if holder is None:
-        return "another process"
-    return f"process {holder['pid']} on {holder['host']} since {holder['started']}"
 
 
 def _holder(path: pathlib.Path) -> dict[str, Any] | None:

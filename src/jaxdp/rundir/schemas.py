@@ -120,8 +120,16 @@ def problem(content: Any, name: str) -> str:
         return "it holds no object"
     schema = KINDS[name].schema if name in KINDS else None
     field = _wrong_field(content, schema) if schema is not None else None
-    if field is None and schema is Dataset:
-        field = _contradiction(content)
+    if field is None and schema is Dataset:  # a model is made from these fields
+        channels = content["image_shape"][-1]
+        low, high = content.get("pixel_range") or (0, 1)
+        fits = {
+            "mean": len(content["mean"]) == channels,
+            "std": len(content["std"]) == channels,
+            "class_names": len(content["class_names"]) in (0, content["num_classes"]),
+            "pixel_range": low < high,
+        }
+        field = next((name for name, does in fits.items() if not does), None)
     return "" if field is None else f"{field} is missing in it, or no such value"
 
 
@@ -163,16 +171,3 @@ def _wrong_field(content: dict[str, Any], schema: Any) -> str | None:
         if name in required if name not in content else not conforms(content[name], hint):
             return name
     return None
-
-
-def _contradiction(dataset: dict[str, Any]) -> str | None:
-    """Returns a field that contradicts the others, because a model is made from these fields."""
-    channels = dataset["image_shape"][-1]
-    low, high = dataset.get("pixel_range") or (0, 1)
-    fits = {
-        "mean": len(dataset["mean"]) == channels,
-        "std": len(dataset["std"]) == channels,
-        "class_names": len(dataset["class_names"]) in (0, dataset["num_classes"]),
-        "pixel_range": low < high,
-    }
-    return next((name for name, does in fits.items() if not does), None)

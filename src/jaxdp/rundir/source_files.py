@@ -38,7 +38,10 @@ def digests() -> dict[str, str]:
         ):
             continue
         spec = attributes.get("__spec__")  # it names the module that python -m runs
-        names[path] = _name(getattr(spec, "name", name), path)
+        module_name = getattr(spec, "name", name)
+        is_plugin = os.sep in module_name  # its module has the path as its name
+        depth = 1 if is_plugin else module_name.count(".") + 1
+        names[path] = "/".join(path.parts[-depth - (path.name == "__init__.py") :])
     found = dict[str, str]()
     for path, name in sorted(names.items()):
         with contextlib.suppress(ConfigError):  # the file is gone, or never existed
@@ -68,12 +71,6 @@ def text(changed: Mapping[str, Any]) -> str:
     names = sorted(changed)
     verb = "has" if len(names) == 1 else "have"
     return f"{some(names, _MOST_NAMES)} {verb} changed since the run began" if names else ""
-
-
-def _name(module: str, path: pathlib.Path) -> str:
-    is_plugin = os.sep in module  # its module has the path as its name
-    depth = 1 if is_plugin else module.count(".") + 1
-    return "/".join(path.parts[-depth - (path.name == "__init__.py") :])
 
 
 def _is_installed(file: str) -> bool:

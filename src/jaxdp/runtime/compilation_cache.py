@@ -106,7 +106,12 @@ def _private_folder() -> pathlib.Path:
     _check_folder(folder, (os.geteuid(),), "remove it")
     if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise _Unusable(f"other users can open {folder}; remove it")
-    _remove_unfinished(folder)
+    # Removes programs that a killed process left unfinished. JAX writes the time of use of a
+    # program last, and stores no new program while that file is missing. A program that another
+    # process is writing now is only compiled again.
+    for program in folder.glob("*-cache"):
+        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+            program.unlink(missing_ok=True)
     return folder
 
 
@@ -120,17 +125,6 @@ def _check_folder(folder: pathlib.Path, owners: tuple[int, ...], remedy: str) ->
     # the entry is checked next.
     if status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX:
         raise _Unusable(f"other users can write {folder}; {remedy}")
-
-
-def _remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes programs that a killed process left unfinished.
-
-    JAX writes the time of use of a program last, and keeps no new program while this file is
-    missing. A program that another process is currently writing is only compiled again.
-    """
-    for program in folder.glob("*-cache"):
-        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-            program.unlink(missing_ok=True)
 
 
 def _cpu_hash() -> str:

@@ -4,34 +4,19 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import pathlib
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
 from jaxdp.runtime.free_memory import group_limits
 
-# Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
-# test suite passed with them (Linux, x86-64). Any other version gets no flags, because a compiler
-# may accept a hidden flag in one program, and abort or compute wrong values in the next program.
-# docs/engineering-notes.md lists the gain of each flag.
-_FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
-# YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
-_WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
-# In jaxlib 0.10, it is also slow for the matrix products in `models.winograd`.
-_WITHOUT_PRODUCTS = f"{_WITHOUT_CONVOLUTIONS},-individual_dot"
-# From jaxlib 0.11, a reduction then fuses whole networks into one operation of this library, which
-# gives NaN in bfloat16 (PyramidNet, ResNet).
-_WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
-# XLA:CPU drops optimization barriers early. In jaxlib 0.10, this removes the effect of
-# rematerialization and of `models.convolution`, but not in 0.12. Both passes must be disabled
-# together.
-_BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
-_CPU_FLAGS: dict[str, tuple[str, ...]] = {
-    "0.10.2": (_WITHOUT_PRODUCTS, _BARRIERS),
-    "0.12.0.1": (_WITHOUT_CONVOLUTIONS,),
-}
+# By the version of jaxlib.
+_CPU = tomllib.loads(pathlib.Path(__file__).with_name("cpu_flags.toml").read_text())
+_CPU_FLAGS = ("xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes")
 # Settings of JAX, or of its environment, that change random draws or rounding.
 _JAX_DEFAULTS = {
     "jax_enable_x64": False,
@@ -39,16 +24,6 @@ _JAX_DEFAULTS = {
     "jax_default_matmul_precision": None,
 }
 HALF_PRECISION = ("bfloat16", "float16")
-# Flags instead of these for a program that computes in 16 bits.
-_HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS,)}
-# Wrong results of a version on a CPU, with or without these flags.
-_DEFECTS = {
-    "0.10.2": (
-        "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
-        "few terms over more than 32,768 rows (jax issue 39103), and can end by signal 11 where it "
-        "evaluates a deep network; 0.10.1 and 0.12 do neither"
-    ),
-}
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for absent devices
@@ -69,9 +44,9 @@ def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
     """
     if (sys.platform, os.uname().machine) != ("linux", "x86_64") or not only_cpu():
         return ()
-    version = importlib.metadata.version("jaxlib")
-    known = _CPU_FLAGS.get(version, ())
-    return _HALF_PRECISION_CPU_FLAGS.get(version, known) if precision in HALF_PRECISION else known
+    known = _CPU.get(importlib.metadata.version("jaxlib"), {})
+    flags = known.get("flags", [])
+    return tuple(known.get("half_precision", flags) if precision in HALF_PRECISION else flags)
 
 
 def configure(
@@ -141,7 +116,8 @@ def check_precision(precision: str, field: str = "precision", value: str | None 
 
 def cpu_defect() -> str | None:
     """Returns one line on wrong results of the installed jaxlib on this CPU, if any are known."""
-    return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
+    known = _CPU.get(importlib.metadata.version("jaxlib"), {})
+    return known.get("defect") if only_cpu() else None
 
 
 def unusual_settings() -> str | None:
@@ -176,10 +152,8 @@ def describe_only() -> None:
     fail at the first optimization barrier. After this call, `configure` does nothing.
     """
     _DESCRIBED.append(True)
-    flags = xla_flags().split()
-    os.environ["XLA_FLAGS"] = " ".join(
-        flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
-    )
+    flags = [flag for flag in xla_flags().split() if not any(name in flag for name in _CPU_FLAGS)]
+    os.environ["XLA_FLAGS"] = " ".join(flags)
     # Programs from the cache would be loaded onto devices, but there are none.
     compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 

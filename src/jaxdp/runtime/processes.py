@@ -3,6 +3,7 @@ fails.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -82,7 +83,11 @@ def exit_and_notify(error: BaseException, code: int, message: str | None, prog: 
         return
     try:
         if _follows_from_a_loss(error):
-            code, message = 1, _reason_of_others() or f"{_LOST} after the last checkpoint"
+            code, message = 1, f"{_LOST} after the last checkpoint"
+            with contextlib.suppress(Exception):  # process 0 may be the process that is gone
+                for index, left in _group.exit_reasons().items():
+                    message = f"{_group.members[index]} has left: {left['message']}"
+                    break
         _group.post_exit_reason(message or f"{type(error).__name__}: {error}", code)
         if message is None:
             traceback.print_exception(error)
@@ -101,14 +106,6 @@ def _follows_from_a_loss(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _reason_of_others() -> str:
-    """Returns why another process has ended, or "" if it died without a reason."""
-    with contextlib.suppress(Exception):  # process 0 may be the process that is gone
-        for index, left in _group.exit_reasons().items():
-            return f"{_group.members[index]} has left: {left['message']}"
-    return ""
 
 
 def _connect(config: ProcessConfig) -> Group:
@@ -130,7 +127,14 @@ def _connect(config: ProcessConfig) -> Group:
             )
             raise ConfigError("distributed", "on", remedy)
         _initialize(config, cluster)
-        _announce_address(config.distributed_timeout)
+        # Before `jax.process_index`, which starts the CPU's backend.
+        state = runtime_state()
+        members = tuple(f"process {index}" for index in range(state.num_processes))
+        start = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
+        gather = functools.partial(
+            start.all_gather_text, "addresses", timeout_seconds=config.distributed_timeout
+        )
+        cpu_backend.announce(state.coordinator_address, gather)
     group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
@@ -197,14 +201,3 @@ def _ending_after(seconds: float, cluster: str | None) -> Generator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _announce_address(timeout_seconds: float) -> None:
-    """Runs before `jax.process_index`, which starts the CPU's backend."""
-    state = runtime_state()
-    members = tuple(f"process {index}" for index in range(state.num_processes))
-    group = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
-    cpu_backend.announce(
-        state.coordinator_address,
-        lambda address: group.all_gather_text("addresses", address, timeout_seconds),
-    )

@@ -71,8 +71,10 @@ class Head:
     def check(self) -> None:
         """Raises HeadLost if the head does not answer while this process runs."""
         if running_seconds() - self._answered > SILENCE_SECONDS:
-            silence = f"has not answered for {SILENCE_SECONDS:g} s"
-            raise HeadLost(f"the head of the cluster {silence}: start the cluster again")
+            raise HeadLost(
+                f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s: start the"
+                " cluster again"
+            )
 
     def close(self) -> None:
         """Stops the requests, before the connection ends."""

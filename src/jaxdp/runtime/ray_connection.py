@@ -23,6 +23,7 @@ from typing import Any
 from jaxdp.errors import ConfigError
 from jaxdp.runtime.coordinator import is_loopback, split_address, unreachable
 from jaxdp.runtime.platform import environment
+from jaxdp.text.messages import one_line
 
 # Variables that Ray's processes read when they start.
 _SETTINGS = {
@@ -63,7 +64,14 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     """
     require()
     if address not in (None, "auto"):
-        _check_address(str(address), field)
+        # If no process listened at the address, Ray would try for minutes.
+        parts = split_address(str(address))
+        if parts is None:
+            remedy = "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379"
+            raise ConfigError(field, address, remedy)
+        if reason := unreachable(parts, _CONNECT_SECONDS):
+            remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
+            raise ConfigError(field, address, remedy)
     is_new = address is None and "ray" not in sys.modules
     if is_new and not _AUTHENTICATION.keys() & os.environ.keys():
         os.environ.update(_AUTHENTICATION)  # permanently, because Ray reads them only once
@@ -99,18 +107,6 @@ def _leave() -> None:
     os._exit(1)
 
 
-def _check_address(address: str, field: str) -> None:
-    """Raises ConfigError if no process listens at the address, because Ray would try for
-    minutes.
-    """
-    parts = split_address(address)
-    if parts is None:
-        raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
-    if reason := unreachable(parts, _CONNECT_SECONDS):
-        remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
-        raise ConfigError(field, address, remedy)
-
-
 def _start(
     ray: Any, address: str | None, cpus: int, field: str, cleanup: contextlib.ExitStack
 ) -> None:
@@ -124,7 +120,7 @@ def _start(
         try:
             ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises its own, gRPC's and Python's
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)[:200]
             remedy = f"no Ray cluster can be used there ({reason}); start one: ray start"
             raise ConfigError(field, address, remedy) from error
         return

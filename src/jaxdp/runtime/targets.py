@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxdp.errors import ConfigError
 from jaxdp.runtime.platform import environment
+from jaxdp.text.messages import one_line
 from jaxdp.text.parsing import is_count
 
 # Without these variables, libtpu contacts a missing metadata server, prints errors, and allows no
@@ -138,7 +139,7 @@ class Target:
             with environment(missing):
                 return list(topologies.get_topology_desc(platform=platform, **described).devices)
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)[:200]
             remedy = f"JAX cannot describe it: {reason}; needs {_INSTALL[platform]}"
             raise ConfigError("target", self, remedy) from error
 

@@ -38,7 +38,11 @@ class Sweep:
         with forwarding(self._signals.append):
             while self._start_runs():
                 time.sleep(_POLL_SECONDS)
-                self._pass_signals_on()
+                for number in self._signals[self._sent :]:
+                    for trial in self._running:
+                        # All runs save first. A second Ctrl-C ends them at once.
+                        trial.process.send_signal(number if self._sent else signal.SIGTERM)
+                    self._sent += 1
                 for trial in [*self._running]:
                     self._look_after(trial)
         return EXIT_STOPPED if self._signals else int(self._failed)
@@ -53,13 +57,6 @@ class Sweep:
             trial.start(self._running[trial])
             say(f"[{number}/{self._plan.count}] {trial.name} runs; its log is {trial.log}")
         return bool(self._running)
-
-    def _pass_signals_on(self) -> None:
-        for number in self._signals[self._sent :]:
-            for trial in self._running:
-                # All runs save first. A second Ctrl-C ends them at once.
-                trial.process.send_signal(number if self._sent else signal.SIGTERM)
-            self._sent += 1
 
     def _look_after(self, trial: Trial) -> None:
         code = trial.process.poll()

@@ -47,7 +47,13 @@ class Search:
     """
 
     def __init__(self, number: str, space: Space) -> None:
-        self._optuna = _import_optuna()
+        try:
+            import optuna
+        except ImportError as error:
+            remedy = "a search needs Optuna: pip install '.[optuna]'"
+            raise ConfigError("trials", "", remedy) from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna: Any = optuna
         if not parsing.is_count(number) or not int(number) or not space.words:
             remedy = f"give the number of trials and what to vary, {_EXAMPLE}"
             raise ConfigError("trials", number, remedy)
@@ -207,13 +213,3 @@ def _score(metrics: Settings, best: Settings) -> float:
     """Returns the value that the study maximizes."""
     value = metrics[best["name"]]
     return value if best["larger_is_better"] else -value
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        remedy = "a search needs Optuna: pip install '.[optuna]'"
-        raise ConfigError("trials", "", remedy) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

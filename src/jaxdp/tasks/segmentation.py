@@ -171,18 +171,15 @@ class Segmentation(Task):
             # Both sums are 0 for an image without a pixel that counts.
             loss += jnp.sum(weights * losses, (1, 2)) / jnp.where(divisor > 0, divisor, 1.0)
         if "dice" in self.loss:
-            loss += self._dice_loss(outputs, masks, counted)
+            probabilities = jax.nn.softmax(outputs) * counted[..., None]
+            actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
+            intersection = jnp.sum(probabilities * actual, (1, 2))
+            both = jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2))
+            # Adds one pixel to each count, so that a class that is neither present nor predicted
+            # scores 1, and no count is divided by 0.
+            dice = (2 * intersection + 1) / (both + 1)
+            loss += 1 - jnp.mean(dice, -1)
         return loss
-
-    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Losses:
-        probabilities = jax.nn.softmax(outputs) * counted[..., None]
-        actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
-        intersection = jnp.sum(probabilities * actual, (1, 2))
-        both = jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2))
-        # Adds one pixel to each count, so that a class that is neither present nor predicted scores
-        # 1, and no count is divided by 0.
-        dice = (2 * intersection + 1) / (both + 1)
-        return 1 - jnp.mean(dice, -1)
 
 
 def center_crop(dense: Any, size: tuple[int, ...]) -> Any:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry, check_keywords
 from jaxdp.text.messages import nearest
+from jaxdp.text.parsing import is_finite
 
 Batch = Mapping[str, Array]
 Losses = Float[Array, "batch"]
@@ -182,10 +183,7 @@ def check_class_weights(weights: Any, num_classes: int) -> None:
     """
     shown: dict[str, Any] = {"class_weights": weights}
     given: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
-    if not all(
-        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf
-        for weight in given
-    ):
+    if not all(is_finite(weight) and weight >= 0 for weight in given):
         remedy = "must be numbers of at least 0, e.g. [1,2.5]"
         raise ConfigError("task_kwargs", shown, remedy)
     if given and (len(given) != num_classes or sum(given) == 0):

@@ -97,7 +97,7 @@ def test_tiff_of_every_depth_is_turned(orientation: int, compression: str | None
         assert header is not None
         turned = [TURNS[orientation](page) for page in pages]
         assert header.sizes == tuple(page.shape[:2] for page in turned)
-        for picture, page in zip(image_file.pictures_in(path, "pages"), turned, strict=True):
+        for picture, page in zip(image_file.pages_of(path, header, "pages"), turned, strict=True):
             assert_array_equal(read_image(picture, "x")[0], page.reshape(*page.shape[:2], -1))
             assert_array_equal(read_mask(picture, "x"), page)
     # A pixel's height and width are turned, too.

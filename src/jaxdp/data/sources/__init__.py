@@ -21,12 +21,13 @@ from jaxdp.data.dataset import (
     Description,
     Example,
 )
-from jaxdp.data.opening import check_dataset, open_found
+from jaxdp.data.opening import check_dataset, complete
 from jaxdp.data.request import Request
 from jaxdp.data.split import Split
+from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry
-from jaxdp.text.messages import nearest
+from jaxdp.text.messages import nearest, printable
 
 _datasets: Registry[Callable[[Request], Dataset]] = Registry("dataset", "jaxdp.data.sources")
 register = _datasets.register
@@ -56,7 +57,16 @@ def open_dataset(
     if os.path.isdir(name) and name not in names():
         raise ConfigError("dataset", name, f"is a folder; did you mean folder:{name}?")
     request = Request(config, argument, tuple(tasks), known=known)
-    return open_found(_datasets[name](request), request, kind_of)
+    found = _datasets[name](request)
+    # Names of classes come from folders and files, and go to terminals, figures and tables.
+    dataset = dataclasses.replace(
+        found,
+        kind=kind_of(found.task),
+        class_names=tuple(map(printable, found.class_names)),
+        name=config.dataset or "",
+        settings=config,
+    )
+    return complete(dataset, choose_splits(dataset, request), request)
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:

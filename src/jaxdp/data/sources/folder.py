@@ -13,10 +13,9 @@ from typing import Any
 from jaxdp.config import DataConfig
 from jaxdp.data import sources
 from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
-from jaxdp.data.find_images import find_images, is_hidden, warn_of_unread
+from jaxdp.data.find_images import USUAL, find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
 from jaxdp.data.image_pairs import (
-    MASKS,
     find_pairs,
     is_unlabelled,
     pair_folders,
@@ -26,7 +25,7 @@ from jaxdp.data.image_pairs import (
 )
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
-from jaxdp.data.split_selection import NAMES, name_splits, usual_names
+from jaxdp.data.split_selection import name_splits, usual_names
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed, some
@@ -255,8 +254,9 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
             raise ConfigError(SPLIT_FLAGS[split], name, holds)
     if present and with_masks(present) == present:  # e.g. train and train_masks
         return {"": path}
-    usual = usual_names(NAMES["validation"] + NAMES["test"], present)
-    if usual_names(NAMES["train"], present):
+    splits = USUAL["splits"]
+    usual = usual_names(splits["validation"] + splits["test"], present)
+    if usual_names(splits["train"], present):
         for name in usual:
             if name not in request.named_splits.values() and is_unlabelled(path, path / name):
                 held = f"{path / name} holds pictures without labels, and is not read"
@@ -282,7 +282,7 @@ def _labelled(
     if not names:
         raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
     order = sorted(names, key=lambda key: names[key])
-    for mask in usual_names(MASKS, [*names.values()]):
+    for mask in usual_names(USUAL["folders"]["masks"], [*names.values()]):
         said = f"{mask}/ is read as a class; of images and masks, call the folders so"
         say(f"note: {request.config.dataset}: {said}")
     for split, classes in found.items():

@@ -52,7 +52,13 @@ def npz(request: Request) -> Dataset:
         names = _names(request, file.files)
         for split, name in names.items():
             splits[split] = _split(request, file, name, next(iter(splits.values()), None))
-        dataset = array_dataset(splits, _class_names(request, file), request)
+        class_names: Any = ()
+        if "class_names" in file.files:
+            class_names = _read(request, file, "class_names")
+            if class_names.ndim != 1 or class_names.dtype.kind != "U":
+                remedy = "must be one row of text, e.g. np.array(['cat', 'dog'])"
+                raise request.error(f"class_names {remedy}")
+        dataset = array_dataset(splits, tuple(map(str, class_names)), request)
     request.choose(dataset.task)
     augment = ("flip", "flip_vertical") if dataset.task == "segmentation" else ()
     return dataclasses.replace(dataset, augment=augment, whole="" in names.values())
@@ -85,16 +91,6 @@ def _split(request: Request, file: Any, name: str, like: ArraySource | None) -> 
         f"{prefix}images or what belongs to it is missing; it holds"
         f" {', '.join(file.files) or 'nothing'}, but should hold {_FORM}"
     )
-
-
-def _class_names(request: Request, file: Any) -> tuple[str, ...]:
-    """Returns the names of the classes, if the file has any."""
-    if "class_names" not in file.files:
-        return ()
-    names = _read(request, file, "class_names")
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise request.error("class_names must be one row of text, e.g. np.array(['cat', 'dog'])")
-    return tuple(map(str, names))
 
 
 def _read(request: Request, file: Any, name: str) -> np.ndarray:
