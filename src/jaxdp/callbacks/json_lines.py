@@ -28,7 +28,9 @@ class JsonLines:
         file = run.folder / "metrics.jsonl"
 
         def is_kept(row: Row) -> bool:
-            computed_again = event.evaluates and row["split"] != "train"
+            # A training row between two log steps was written because a callback ended the run.
+            is_logged = row["split"] == "train" and run.setup.intervals.logs_at(row["step"])
+            computed_again = event.evaluates and not is_logged
             return row["step"] < event.step + (not computed_again)
 
         keep_readable(file, is_kept)

@@ -197,9 +197,10 @@ class Reader:
         seconds, examples = times.compile_seconds, values["examples"]
         if times.steps:
             seconds, examples = times.seconds, times.examples
-        row["examples_per_second"] = examples / seconds
-        row["step_seconds"] = seconds / max(times.steps, 1)
-        row["input_wait_fraction"] = min(times.wait_seconds / seconds, 1.0)
+        if seconds:  # otherwise a process before this process took all steps of the row
+            row["examples_per_second"] = examples / seconds
+            row["step_seconds"] = seconds / max(times.steps, 1)
+            row["input_wait_fraction"] = min(times.wait_seconds / seconds, 1.0)
         self._complete_row(row)
         self._counters.interval = {}
         self._times = _RowTimes()
