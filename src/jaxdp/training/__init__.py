@@ -1,1 +1,1 @@
-"""Trains: puts a run together from its settings, takes it from step to step, and sums it up."""
+"""Trains: begins or resumes a run, takes its steps, and summarizes it."""

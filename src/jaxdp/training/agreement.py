@@ -1,4 +1,4 @@
-"""Finds out before the first step whether all processes are about to train the same run."""
+"""Checks before the first step that all processes are about to train the same run."""
 
 import dataclasses
 import hashlib
@@ -12,8 +12,8 @@ from jaxdp.training import summary
 def check_agreement(
     setup: Setup, group: Group, state: TrainState, start: int, folder: object
 ) -> None:
-    """Compares settings, data, initial arrays and the first batch: later, a difference would be a
-    hang, or worse.
+    """Compares settings, data, initial arrays and the first batch of all processes. Without this
+    check, a difference would lead to a hang or to wrong results.
 
     Raises:
         ConfigError: for the first difference.

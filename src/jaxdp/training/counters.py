@@ -1,4 +1,4 @@
-"""Counts what a run has done so far: metric sums, times, and updates that went wrong."""
+"""Counts metric sums, times and skipped updates of a run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,22 +6,24 @@ from typing import Any
 
 from jaxdp.step import metrics
 
-# Fields that a checkpoint keeps.
+# Fields that a checkpoint holds.
 _SAVED = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best", "evaluation_due")
 
 
 @dataclasses.dataclass
 class Counters:
-    """Metric sums and times of steps that are done.
+    """Metric sums and times of finished steps.
 
     Attributes:
-        interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
-        first_step_done: when this process's first step was done, by `time.perf_counter`; 0 before.
+        interval, epoch: metric sums since the last row, and since the epoch began; part of a
+            checkpoint.
+        first_step_done: when the first step of this process was finished, by `time.perf_counter`;
+            0 before.
         train_seconds, train_examples: of all other steps of this process, without evaluating and
             saving.
-        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the
-            whole run and just now.
-        best: the largest rank of an evaluation on validation data, None before there is one; part
+        skipped_updates, skipped_in_a_row: updates that were skipped because they were not finite,
+            in the whole run, and since the last update; part of a checkpoint.
+        best: the largest rank of an evaluation on validation data, None without an evaluation; part
             of a checkpoint.
         evaluation_due: whether a signal stopped the run before the evaluation of its last step;
             part of a checkpoint.
@@ -38,14 +40,16 @@ class Counters:
     evaluation_due: bool = False
 
     def improves(self, rank: float) -> bool:
-        """Notes the rank of an evaluation on validation data; returns whether it is the best."""
+        """Takes the rank of an evaluation on validation data. Returns whether it is the best."""
         if self.best is not None and rank <= self.best:
             return False
         self.best = rank
         return True
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps, so that a run resumes as if it had never stopped."""
+        """Returns the values that a checkpoint holds, so that a resumed run continues as an
+        uninterrupted run.
+        """
         values = {name: getattr(self, name) for name in _SAVED}
         values |= {name: metrics.to_json(values[name]) for name in ("interval", "epoch")}
         kept = {name: value for name, value in values.items() if value is not None}
@@ -54,7 +58,7 @@ class Counters:
         return kept
 
     def load(self, position: Mapping[str, Any]) -> None:
-        """Continues from what a checkpoint kept."""
+        """Takes the values that a checkpoint holds."""
         for name in _SAVED:
             if name in position:
                 setattr(self, name, position[name])

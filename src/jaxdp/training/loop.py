@@ -1,10 +1,9 @@
-"""Takes a run from step to step: trains, reads metrics, evaluates, and hands out states to be
-saved.
+"""Runs the training loop: takes steps, reads metrics, evaluates, and passes states to be saved.
 
 The order at a step that is evaluated and saved is fixed: check that everything is finite, write the
-row, save. A state that diverged is never saved, and no row is about one.
+row, save. A state that diverged is never saved, and no row describes it.
 
-A run that a signal stops only saves: where an evaluation is due, the run evaluates once it resumes.
+A run that a signal stops only saves. If an evaluation is due, the run evaluates when it resumes.
 """
 
 import contextlib
@@ -31,23 +30,23 @@ from jaxdp.training.stopping import Stopping
 
 
 class _Interrupted(Exception):
-    """A signal came during an evaluation."""
+    """A signal arrived during an evaluation."""
 
 
 class Loop:
-    """Takes a run from step to step.
+    """The training loop of a run.
 
     Args:
-        setup: what to train.
-        callbacks: are called with what happens.
-        stopping: is asked after each execution whether the run ends.
-        best_metric: by which the best state is saved; None to save none for that.
+        setup: the parts of the run.
+        callbacks: the callbacks of the run, which receive its events.
+        stopping: decides after each execution whether the run ends.
+        best_metric: the metric for which the best state is saved; None if no state is the best.
 
     Attributes:
-        state: the present one, on the devices.
-        counters: of the steps so far.
-        reader: of the steps that were dispatched.
-        rows: all that are complete.
+        state: the current state, on the devices.
+        counters: metric sums and times of the steps so far.
+        reader: reads the metric sums of dispatched steps.
+        rows: all complete rows.
     """
 
     def __init__(
@@ -64,24 +63,23 @@ class Loop:
         self.rows = list[Row]()
         self._step = 0
         self.state: Any = None
-        self._sums: metrics.Sums | None = None  # of the state's evaluation
+        self._sums: metrics.Sums | None = None  # of the evaluation of `state`
         self._has_evaluated = False
         self.counters = Counters()
         self.reader = Reader(setup, self.counters, self._complete_row)
 
     def train(self, state: TrainState, start: int) -> RunOutcome:
-        """Trains from step `start` to the end, or until asked to stop, or until a loss, a gradient
-        or a state to be saved is not finite.
+        """Trains from step `start` to the last step, or until the run is stopped or diverges.
 
-        The last state is handed out to be saved, unless the run diverged: then nothing is saved
-        from that step on.
+        The last state is saved. A run diverges if a loss, a gradient or a state to be saved is not
+        finite, and nothing is saved from that step on.
 
         Args:
-            state: placed on the devices; it is consumed.
+            state: the state on the devices. The first step consumes it.
         """
         call, reader = self._callbacks.call, self.reader
         self.state, self._step = state, start
-        with reader.paused():  # its clock begins after that
+        with reader.paused():  # the time of the first step begins after this block
             batches, constants = self._setup.batches.placed(start), self._setup.constants
         compiled_sizes = set[int]()
         try:
@@ -91,7 +89,7 @@ class Loop:
                 compiled_sizes.add(len(steps))
                 call("on_step_begin", StepBegin(steps.start + 1, steps.stop))
                 if not compiled:
-                    reader.drain()  # compiling holds up nothing else then
+                    reader.drain()  # so that compiling delays no metrics
                 self._note("waiting for input")
                 with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
                     batch = next(batches)
@@ -122,7 +120,9 @@ class Loop:
         return RunOutcome(status, self._step, self.state, self._sums, reason)
 
     def _evaluate_late(self) -> bool:
-        """Evaluates if a signal stopped the run before it did; returns whether it ends with it."""
+        """Evaluates if a signal stopped the run before its evaluation. Returns whether the run ends
+        here.
+        """
         is_due, self.counters.evaluation_due = self.counters.evaluation_due, False
         if not is_due or self._split is None:
             return False
@@ -131,7 +131,7 @@ class Loop:
         return self.counters.evaluation_due or bool(self._stopping.reason)
 
     def _ends_after_step(self) -> bool:
-        """Evaluates and saves if that is due; returns whether the run ends."""
+        """Evaluates and saves if that is due. Returns whether the run ends after this step."""
         step, counters, stopping = self._step, self.counters, self._stopping
         stops = stopping.after(step, margin=self.reader.margin)
         evaluates = self._split is not None and self._intervals.evaluates_at(step)
@@ -169,8 +169,8 @@ class Loop:
             self._callbacks.call("on_save", Saving(step, saved, self.position(), values))
 
     def _evaluate(self) -> metrics.Sums | None:
-        """Returns the metric sums of an evaluation; None if a signal came first."""
-        self._note("evaluating", limited=self._has_evaluated)  # the first time it compiles
+        """Returns the metric sums of an evaluation, or None if a signal interrupted it."""
+        self._note("evaluating", limited=self._has_evaluated)  # the first evaluation compiles
         self._has_evaluated = True
 
         def advance() -> None:
@@ -183,10 +183,13 @@ class Loop:
         return None
 
     def _copy(self) -> TrainState:
-        """Returns a copy of the state on the host, after a check that its weights are finite.
+        """Returns a copy of the state on the host, and checks that its weights are finite.
 
-        Loss and gradients do not show it: they are from before the update, which may have been the
-        one that went too far.
+        Loss and gradients are from before the update, so they do not show that the update itself
+        diverged.
+
+        Raises:
+            Diverged: if weights are not finite numbers.
         """
         self._note("saving", limited=False)
         saved = self._strategy.host_copy(self.state)
@@ -199,14 +202,14 @@ class Loop:
         self._callbacks.call("on_activity", Activity(activity, self._step, limited))
 
     def _complete_row(self, row: Row) -> None:
-        """Lets callbacks add to a row, keeps it, and hands it out."""
+        """Lets callbacks add fields to a row, keeps the row, and passes it to callbacks."""
         self._callbacks.call("on_row", row)
         self.rows.append(row)
         self._callbacks.call("on_log", Logged(row))
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps in addition to the state, so that the run resumes as if
-        it had never stopped.
+        """Returns the values that a checkpoint holds in addition to the state, so that a resumed
+        run continues as an uninterrupted run.
         """
         states = self._callbacks.state_dict()
         return self.counters.position() | ({"callbacks": states} if states else {})

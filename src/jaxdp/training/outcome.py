@@ -1,4 +1,4 @@
-"""How a run ended, and what it leaves."""
+"""Defines the outcome of a run."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,22 @@ from jaxdp.step.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended, and what it leaves.
+    """How a run ended, and its result.
 
     Attributes:
         status: `done`, `stopped` by a signal, or `diverged`.
         step: the last step.
-        state: the result, on the devices: the best by validation data if there are any and a run
-            directory, otherwise the last; None if it diverged or was complete already.
-        sums: metric sums of the state's evaluation, if there was one.
-        reason: why it ended before its last step, if it did: what diverged, or why a callback ended
-            it.
-        rows: of metrics.jsonl, those that this process made.
-        summary: what summary.json holds.
+        state: the result, on the devices. The best state by validation data if the run has
+            validation data and a run directory, otherwise the last state. None if the run diverged
+            or was already complete.
+        sums: metric sums of the evaluation of `state`, if there was an evaluation.
+        reason: why the run ended before its last step: what diverged, or the reason of a callback.
+            Otherwise empty.
+        rows: the rows of metrics.jsonl that this process made.
+        summary: the content of summary.json.
         last_saved: step of the newest checkpoint.
-        directory: of the run, if it writes one.
-        position: what a run needs in addition to the state to continue.
+        directory: the run directory, if the run writes files.
+        position: the values that a run needs in addition to the state to continue.
     """
 
     status: str
@@ -42,10 +43,10 @@ class RunOutcome:
 
     @property
     def was_complete(self) -> bool:
-        """Whether there was nothing left to train."""
+        """Whether the run was already complete."""
         return self.status == "done" and self.state is None
 
     @property
     def ended_early(self) -> str:
-        """Why a callback ended the run, or nothing."""
+        """The reason of the callback that ended the run, or an empty text."""
         return self.reason if self.status == "done" else ""

@@ -1,5 +1,5 @@
-"""Reads the metric sums and times of finished steps, checks that they are finite, and makes rows of
-them.
+"""Reads the metric sums and times of finished steps, checks that they are finite, and makes
+rows.
 """
 
 import collections
@@ -19,18 +19,18 @@ from jaxdp.step import metrics
 from jaxdp.text.flags import Sentence
 from jaxdp.training.counters import Counters
 
-# How many steps may be under way before the host waits for the oldest. It hides dispatch and the
-# reading of metrics, and bounds the batches in memory. It also keeps simulated devices from running
-# so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
+# How many steps may be under way before the host waits for the oldest step. This hides dispatch and
+# the reading of metrics, and limits the batches in memory. It also prevents a timeout in the
+# rendezvous of XLA:CPU, which occurs if simulated devices run too far ahead (8 steps still work).
 RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
-# Fields of a training row about the machine: all others are the same in every run of the same
+# Fields of a training row about the machine. All other fields are the same in every run of the same
 # training.
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
 
 class Diverged(Exception):
-    """Loss, gradients or weights are no longer finite numbers."""
+    """Loss, gradients or weights are not finite numbers."""
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class Diverged(Exception):
 
 @dataclasses.dataclass
 class _RowTimes:
-    """Times and counts of a row's steps, without steps that waited for their program to compile."""
+    """Times and counts of the steps of a row, without steps that waited for a compilation."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -49,12 +49,15 @@ class _RowTimes:
 
 
 class Reader:
-    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the
-    device.
+    """Reads metric sums a few steps after their dispatch, so that reading never delays the device.
 
     Args:
-        counters: are filled as steps are read.
-        complete_row: takes each row of training metrics.
+        setup: the parts of the run.
+        counters: the reader adds the steps that it reads.
+        complete_row: receives each row of training metrics.
+
+    Attributes:
+        margin: no process is more than `margin` - 1 steps ahead of the slowest process.
     """
 
     def __init__(
@@ -68,33 +71,32 @@ class Reader:
         self._times = _RowTimes()
         calls = setup.intervals.steps_per_execution
         self._run_ahead = max(RUN_AHEAD // calls, 1)
-        # A process is at most so many steps ahead of one that waits for the oldest.
         self.margin = calls * (self._run_ahead + 1)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the block as waiting for input."""
+        """Counts the time of the block as waiting for input."""
         began = time.perf_counter()
         yield
         self._times.wait_seconds += time.perf_counter() - began
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Drains, and keeps the block out of the training time."""
+        """Reads all steps, and excludes the time of the block from the training time."""
         self.drain()
         yield
         self._clock = time.perf_counter()
 
     def drain(self) -> None:
-        """Reads everything, a device sync."""
+        """Reads all steps, which synchronizes with the devices."""
         while self._unread:
             self._read()
 
     def add(self, steps: range, sums: Any, *, compiled: bool) -> None:
-        """Takes the sums of an execution, and reads those that are due.
+        """Takes the metric sums of an execution, and reads the executions that are due.
 
         Args:
-            compiled: whether its program was there already.
+            compiled: whether the program of the execution was already compiled.
         """
         self._unread.append((steps, sums, compiled))
         most_unread = self._run_ahead if compiled and self._setup.strategy.runs_ahead else 0
@@ -116,20 +118,20 @@ class Reader:
             self._take(step + 1, metrics.add(own), seconds / len(steps), compiled=compiled)
         if not compiled:
             self._times.wait_seconds = 0.0
-            # Tracing leaves millions of objects: to look through them again takes the collector as
+            # Tracing leaves millions of objects. A further collection of these objects takes as
             # long as several steps.
             gc.collect()
             gc.freeze()
             self._clock = time.perf_counter()
 
     def _take(self, step: int, sums: metrics.Sums, seconds: float, *, compiled: bool) -> None:
-        """Adds the metric sums and the time of a step to the counters, and writes a row if one is
+        """Adds the metric sums and the time of a step to the counters, and writes a row if a row is
         due.
 
         Args:
-            seconds: that it took.
-            compiled: whether its program was there already; otherwise no rate counts the step,
-                unless a row has no other.
+            seconds: the duration of the step.
+            compiled: whether the program of the step was already compiled. Otherwise no rate
+                includes the step, unless it is the only step of a row.
         """
         counters, times = self._counters, self._times
         intervals = self._setup.intervals
@@ -152,20 +154,24 @@ class Reader:
             self._write_row(step)
 
     def write_rest(self, step: int) -> None:
-        """Writes the row of the steps since the last one, where a callback ends the run."""
+        """Writes a row of the steps since the last row, if a callback ends the run."""
         if self._counters.interval.get("examples"):
             self._write_row(step)
 
     def _checked(self, step: int, sums: metrics.Sums) -> metrics.Sums:
-        """Returns a step's sums; if its update was skipped, they only say so.
+        """Returns the metric sums of a step. If its update was skipped, only the counts of skips
+        are not 0.
 
         The values are the same in every process.
+
+        Raises:
+            Diverged: if loss or gradients are not finite, or too many updates were skipped.
         """
         counters = self._counters
         skipped, overflowed = (bool(sums.get(name, 0.0)) for name in _SKIPS)
         loss, norm = sums["loss"] / np.maximum(sums["examples"], 1.0), sums["gradient_norm"]
         counters.skipped_updates += skipped
-        # A loss scale that was too large is tried again at half its size: nothing has diverged.
+        # A loss scale that was too large is halved. That is no divergence.
         in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         counters.skipped_in_a_row = in_a_row
         tolerated = overflowed or (skipped and self._setup.step_config.on_divergence == "skip")
@@ -188,12 +194,12 @@ class Reader:
         row: Row = {"step": step, "epoch": setup.intervals.epoch(step), "split": "train"} | values
         row["gradient_norm"] = float(sums["gradient_norm"] / np.maximum(sums["updates"], 1.0))
         row |= {name: round(float(sums[name])) for name in _SKIPS if name in sums}
-        # An optimizer given as an object keeps its learning rate to itself.
+        # The learning rate of an optimizer object is unknown.
         if setup.inputs.optimizer is None:
             # The optimizer does not count updates that were skipped.
             updates = max(step - 1 - self._counters.skipped_updates, 0)
             row["learning_rate"] = float(setup.learning_rates[updates])
-        # A row of the first step alone has only the time of compiling.
+        # A row with only the first step has only the time with compilation.
         seconds, examples = times.compile_seconds, values["examples"]
         if times.steps:
             seconds, examples = times.seconds, times.examples

@@ -1,4 +1,4 @@
-"""Carries a run from its start to its end: begins or resumes it, trains, and sums it up."""
+"""Begins or resumes a run, trains, evaluates the result, and summarizes the run."""
 
 import contextlib
 import dataclasses
@@ -26,16 +26,16 @@ from jaxdp.training.stopping import Stopping
 
 
 class TrainingRun:
-    """One run, which callbacks watch; `events.Run` says what they may ask of it.
+    """A run that is under way. Callbacks see it as `callbacks.events.Run`.
 
     Args:
-        setup: what to train.
+        setup: the parts of the run.
         group: the processes that train.
-        callbacks: objects, called in this order.
+        callbacks: callback objects, called in this order.
         directory: the run directory; None to write no files.
         stopping: decides whether the run ends before its last step.
         started: when the run began for its user, by `time.perf_counter`.
-        before: the outcome that it continues in memory, with the state on the host.
+        before: the outcome in memory that the run continues, with the state on the host.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class TrainingRun:
         return own | summary.worker_facts(self.setup)
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
-        """Returns the answers of the model as it is now, or at the end of the result."""
+        """Returns the predictions of the current state, or of the result at the end of the run."""
         state = self._loop.state if self._result is None else self._result
         return answers.predict(self._predicting(state), images, probabilities=probabilities)
 
     def _predicting(self, state: TrainState) -> Predictor:
-        """Returns a predictor of a state. The first one compiles what others use."""
+        """Returns a predictor of a state. All states share one compiled program."""
         setup = self.setup
         trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
         if self._predictor is None:
@@ -96,8 +96,10 @@ class TrainingRun:
         return self._predictor
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Waits for all dispatched steps, and keeps the block out of the training time."""
-        self._check_in_place()  # a trace of the profiler is written in the block
+        """Waits for all dispatched steps, and excludes the time of the block from the training
+        time.
+        """
+        self._check_in_place()  # the profiler writes a trace in the block
         return self._loop.reader.paused()
 
     def stop(self, reason: str) -> None:
@@ -110,16 +112,16 @@ class TrainingRun:
             self._directory.check_in_place(self._found)
 
     def execute(self) -> RunOutcome:
-        """Trains to the end, or until it diverges or is asked to stop.
+        """Trains to the last step, or until the run is stopped or diverges.
 
         Raises:
-            ConfigError: for a checkpoint that does not fit, or processes that are about to train
+            ConfigError: for a checkpoint that does not fit, or if the processes would train
                 different runs.
             OSError: if the run directory cannot be written.
         """
         try:
             with contextlib.ExitStack() as cleanup:
-                cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
+                cleanup.callback(gc.unfreeze)  # the reader freezes objects
                 cleanup.callback(self._callbacks.close)
                 if (complete := self._complete()) is not None:
                     return complete
@@ -128,14 +130,16 @@ class TrainingRun:
                     self._checkpoints.wait()
                 return self._sum_up(outcome)
         except OSError:
-            self._check_in_place()  # a folder that was moved is the cause of what follows
+            self._check_in_place()  # a moved folder causes other errors
             raise
 
     def _latest(self) -> int | None:
         return self._checkpoints.latest() if self._checkpoints is not None else None
 
     def _complete(self) -> RunOutcome | None:
-        """Returns the outcome of a run that is complete already, by its summary."""
+        """Returns the outcome of a complete run from its summary, or None if the run is not
+        complete.
+        """
         finished = self._directory.read("summary.json") if self._directory is not None else None
         saved, total_steps = self._latest(), self.setup.intervals.total_steps
         if self.setup.config.resume == "must" and saved is None:
@@ -143,7 +147,7 @@ class TrainingRun:
             raise ConfigError("resume", "must", remedy)
         if finished is None or finished["status"] != "done":
             return None
-        early = finished.get("ended_early")  # unless it is given more steps than it had then
+        early = finished.get("ended_early")  # unless the run has more steps now
         is_early = early and saved == finished["steps"] and total_steps <= early["total_steps"]
         if (saved or 0) < total_steps and not is_early:
             return None
@@ -181,7 +185,7 @@ class TrainingRun:
         return setup.strategy.restore(state), start
 
     def _resumed_text(self, saved: int, position: Mapping[str, Any]) -> str:
-        """Returns what to say about a checkpoint at which the run resumes."""
+        """Returns a message for the user about the checkpoint at which the run resumes."""
         message = f"continuing {self.folder} after step {saved}"
         if changed := self._changes():
             message += f" with other settings: {changed}"
@@ -203,11 +207,11 @@ class TrainingRun:
             raise ConfigError(error.field, error.value, remedy) from error
 
     def _changes(self) -> str:
-        """Returns which settings differ from the run directory's."""
+        """Returns a text with the settings that differ from the settings of the run directory."""
         return self._directory.changes_text(self.setup.config) if self._directory else ""
 
     def _sum_up(self, outcome: RunOutcome) -> RunOutcome:
-        """Evaluates the result, and sums the run up."""
+        """Evaluates the result, and returns the outcome with the summary of the run."""
         outcome = dataclasses.replace(outcome, rows=self._loop.rows, position=self._loop.position())
         self._callbacks.call("on_activity", Activity("finishing", outcome.step, limited=False))
         best = self._checkpoints.best() if self._checkpoints is not None else None
@@ -215,7 +219,7 @@ class TrainingRun:
         outcome = self._evaluated(outcome, result_step)
         evaluated, predictor = dict[str, dict[str, float]](), None
         if outcome.state is not None and outcome.sums is not None:
-            # In all processes: each may hold a part of the state.
+            # In all processes, because each may hold a part of the state.
             self._result, predictor = outcome.state, self._predicting(outcome.state)
             evaluated = summary.result_metrics(self.setup, outcome, predictor)
         written = summary.summarize(
@@ -239,9 +243,7 @@ class TrainingRun:
         )
 
     def _evaluated(self, outcome: RunOutcome, result_step: int) -> RunOutcome:
-        """Returns the outcome with the state that is the result, and with its evaluation if a run
-        that is done has none.
-        """
+        """Returns the outcome with the state after `result_step`, evaluated if the run is done."""
         setup, state, sums = self.setup, outcome.state, outcome.sums
         if outcome.status != "done" or state is None:
             return outcome
@@ -251,6 +253,6 @@ class TrainingRun:
             state, sums = setup.strategy.restore(saved), None
         elif outcome.ended_early or setup.evaluator.split is None:
             return outcome
-        # It was killed after its last checkpoint.
+        # A run that was killed after its last checkpoint has no sums, either.
         sums = sums or setup.evaluator.evaluate(state)
         return dataclasses.replace(outcome, state=state, sums=sums, position=position)

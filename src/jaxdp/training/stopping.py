@@ -5,37 +5,42 @@ import contextlib
 from jaxdp.runtime.group import Group
 from jaxdp.runtime.signals import StopSignals
 
-# So many processes ask after every step: process 0 answers some thousand questions a second.
+# Up to this number of processes ask after every step, because process 0 answers about a thousand
+# requests per second.
 _ASKING = 64
 
 
 class Stopping:
-    """Takes requests to end a run, and answers alike in all processes.
+    """Collects requests to end a run, and decides alike in all processes when the run ends.
 
-    A signal stops a run. A callback ends it, as done, for a reason.
+    A signal stops a run, which then has the status `stopped`. A callback ends a run for a reason,
+    and the run then has the status `done`.
 
     Args:
-        signals: that this process receives.
+        signals: the signals of this process.
         group: the processes that train.
     """
 
     def __init__(self, signals: StopSignals, group: Group) -> None:
         self._signals, self._group = signals, group
-        self._requested = self._agreed = ""  # reasons of callbacks: here, and in all processes
-        # Whether every process has the reason at the same step, so that none need ask the others.
+        # The reason of a callback of this process, and the reason that all processes agree on.
+        self._requested = self._agreed = ""
+        # Whether every process has the reason at the same step, without asking the others.
         self._is_everywhere = group.count == 1
         self._stop_step: int | None = None
-        self._asked = 0  # the last step after which it was time to ask the others
+        self._asked = 0  # the last step after which a request to stop was checked
 
     def begin_training(self) -> None:
-        """Raises StoppedAtStart if a signal has come; a later one stops the run after a step."""
+        """Raises StoppedAtStart if a signal has arrived. A later signal stops the run after a
+        step.
+        """
         self._signals.begin_training()
 
     def request(self, reason: str, *, everywhere: bool) -> None:
-        """Takes a callback's reason to end the run, of which the first counts.
+        """Takes the reason of a callback to end the run. The first reason counts.
 
         Args:
-            everywhere: whether the callback gives it in every process, at the same step.
+            everywhere: whether the callback gives the reason in every process, at the same step.
         """
         self._requested = self._requested or reason
         self._is_everywhere |= everywhere
@@ -44,16 +49,18 @@ class Stopping:
 
     @property
     def reason(self) -> str:
-        """Why a callback ends the run at this step, as all processes know it; or nothing."""
+        """The reason of a callback to end the run at this step, the same in all processes, or an
+        empty text.
+        """
         return self._requested if self._is_everywhere else self._agreed
 
     def after(self, step: int, *, margin: int) -> bool:
-        """Whether the run stops after this step, by a signal or a callback.
+        """Returns whether a signal or a callback ends the run after this step.
 
-        Every process calls it once after each execution, and before it evaluates.
+        Every process must call this method once after each execution, before it evaluates.
 
         Args:
-            margin: no process is more than `margin` - 1 steps ahead of the slowest.
+            margin: no process is more than `margin` - 1 steps ahead of the slowest process.
         """
         wanted = self._signals.requested()
         if self._group.count > 1:
@@ -64,13 +71,14 @@ class Stopping:
         return wanted or bool(self.reason)
 
     def _agree(self, step: int, *, wanted: bool, margin: int) -> bool:
-        """Whether to stop after this step; all processes give the same answer at the same step.
+        """Returns whether to stop after this step. All processes return the same value at the same
+        step.
 
-        The one that is asked to stop names a step that no other can have passed: none can be
-        further ahead, because it waits for results that take all processes.
+        A process that must stop names a step that no other process can have passed. No process can
+        be further ahead, because it waits for results that require all processes.
         """
-        # All processes see the same steps, and so ask at the same ones. The named step is among
-        # them.
+        # All processes take the same steps, so they ask after the same steps, including the named
+        # step.
         group = self._group
         every = 1 + group.count // _ASKING
         due = every == 1 or step // every > self._asked // every
@@ -85,5 +93,7 @@ class Stopping:
         return self._stop_step is not None and step >= self._stop_step
 
     def may_leave(self) -> bool:
-        """Whether a signal has come, and this process may stop at once, without asking others."""
+        """Returns whether a signal has arrived and this process may stop at once, without asking
+        the others.
+        """
         return self._group.count == 1 and self._signals.requested() and not self._requested

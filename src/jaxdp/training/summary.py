@@ -1,4 +1,4 @@
-"""Sums a run up, as in summary.json."""
+"""Summarizes a run, for summary.json and for people."""
 
 import math
 import sys
@@ -33,12 +33,13 @@ def summarize(
     best: tuple[int, dict[str, float]] | None,
     started: float,
 ) -> dict[str, Any]:
-    """Returns what summary.json holds.
+    """Returns the content of summary.json.
 
-    Rates and times are of this process only: a run that was resumed took longer.
+    Rates and times are from this process only. A resumed run took longer.
 
     Args:
-        result_step: of the state that is the result: the best by validation data, or the last.
+        result_step: the step of the state that is the result, the best by validation data or the
+            last.
         evaluated: metrics of the result by split.
         best: step and metrics of the best checkpoint, if there are validation data.
         started: when the process began, by `time.perf_counter`.
@@ -99,7 +100,7 @@ def _speed(counters: Counters, started: float) -> dict[str, Any]:
 
 
 def worker_facts(setup: Setup) -> dict[str, Any]:
-    """Returns the number of workers, nothing for a run without."""
+    """Returns the number of workers, or an empty dict for a run without workers."""
     return {"workers": setup.config.workers} if "workers" in setup.strategy.settings else {}
 
 
@@ -152,12 +153,12 @@ def title(setup: Setup) -> str:
 
 
 def parameter_count(setup: Setup) -> int:
-    """Returns how many numbers the parameters of the model are."""
+    """Returns the number of parameters of the model."""
     return sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
 
 
 def description(setup: Setup) -> str:
-    """Returns what a run is about to do: model, data, optimizer and number of steps."""
+    """Returns a line with model, data, optimizer and number of steps."""
     config, dataset = setup.config, setup.dataset
     sizes = ", ".join(f"{len(source):,} {split}" for split, source in dataset.splits().items())
     height, width, channels = dataset.image_shape
@@ -170,6 +171,6 @@ def description(setup: Setup) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of what a run computes with."""
+    """Returns the versions of Python, jaxdp and the libraries that a run computes with."""
     own = {"python": sys.version.split()[0], "jaxdp": version()}
     return own | {name: metadata.version(name) for name in _VERSIONS}

@@ -1,4 +1,4 @@
-"""Measures how fast a training step is here, in a process of its own that nothing has warmed."""
+"""Measures the speed of training steps, in a new process."""
 
 import collections
 import gc
@@ -22,18 +22,17 @@ _WARM_UP = 4
 
 
 def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Trains for a few seconds and returns figures, ready for JSON.
+    """Trains for a few seconds and returns figures as plain values.
 
     Args:
-        setup: of a run with more steps than could be measured.
-        steps: of a repetition; None for as many as take about a second, at least 5.
-        repeats: repetitions to take median, minimum and maximum of.
+        setup: the parts of a run.
+        steps: number of steps of a repetition; None for about a second, and at least 5 steps.
+        repeats: number of repetitions, for median, minimum and maximum.
     """
     strategy, batch_size = setup.strategy, setup.batches.global_batch_size
     training = _Training(setup)
     first = training.run(1)
-    # Tracing leaves millions of objects, which the collector would look through in the middle of a
-    # measurement.
+    # Tracing leaves millions of objects. A collection of these objects would disturb a measurement.
     gc.collect()
     gc.freeze()
     training.run(_WARM_UP)
@@ -58,21 +57,25 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Returns the median, minimum and maximum of some values."""
+    """Returns the median, minimum and maximum of values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def steps_for(seconds: float) -> int:
-    """Returns the steps of a repetition, given what one takes."""
+    """Returns the number of steps of a repetition.
+
+    Args:
+        seconds: the duration of a step.
+    """
     return min(max(MIN_STEPS, math.ceil(REPETITION_SECONDS / max(seconds, 1e-9))), _MAX_STEPS)
 
 
 class _Training:
-    """A run that goes on from one measurement to the next."""
+    """A run that continues from one measurement to the next."""
 
     def __init__(self, setup: Setup) -> None:
         self._constants = setup.constants
-        # A run may be shorter than what is measured: then it begins again.
+        # If the measurement takes more steps than the run has, the run begins again.
         self._batches = itertools.chain.from_iterable(
             setup.batches.placed(0) for _ in itertools.count()
         )
@@ -80,7 +83,7 @@ class _Training:
         self._step = setup.strategy.train_step
 
     def run(self, steps: int) -> float:
-        """Returns the seconds of so many steps, with input and as many of them under way as in
+        """Returns the seconds of `steps` steps, with input, and with as many steps under way as in
         training.
         """
         under_way: collections.deque[Any] = collections.deque()
