@@ -39,9 +39,7 @@ class ShardingConfig(LayoutConfig):
     strategy: str = setting(
         "pmap",
         """how devices share the work: {jaxdp.sharding}; on workers (pip install '.[ray]'):
-        {jaxdp.workers}. Workers of exact compute slices of the batch as they become free, with the
-        same bits for any number of workers; workers of async push gradients to parameter servers
-        at their own pace""",
+        {jaxdp.workers}""",
         resume="free",
         each_fit=False,
         basic=True,

@@ -1,5 +1,4 @@
-"""Registries, which map names to models, datasets, tasks, strategies and callbacks, and the error
-for a setting that cannot work.
+"""Registries, which map names to models, datasets, tasks, strategies and callbacks.
 
 A registry collects what the modules of its packages register. To add an entry, add a file with a
 decorated class or function. Outside the packages, entries are found in a script that calls

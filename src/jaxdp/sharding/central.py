@@ -91,21 +91,22 @@ class Central(strategy.Strategy):
     def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
         return jax.device_put(batch, self.devices[0])
 
-    def _scatter(self, whole: Any, batch: step.Batch, data: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns `whole` on each device, and each device's share of the batch."""
-        return jax.device_put((whole, self._split(batch, data)), self._scattered)
+    def _on_each(
+        self, program: Any, state: TrainState, batch: step.Batch, constants: Constants
+    ) -> tuple[Any, Constants]:
+        """Runs a program on each device, with the device's share of the batch.
 
-    def _gather(self, stacked: Any) -> Any:
-        return jax.device_put(stacked, self.devices[0])
+        Returns the results, stacked on the first device, and the constants without examples.
+        """
+        own = dataclasses.replace(constants, examples={})
+        parts = self._split(batch, constants.examples)
+        (state, everywhere), parts = jax.device_put(((state, own), parts), self._scattered)
+        return jax.device_put(program(state, parts, everywhere), self.devices[0]), own
 
     def _train_step(self, state: TrainState, batch: step.Batch, constants: Constants) -> Any:
-        own = dataclasses.replace(constants, examples={})
-        needed = dataclasses.replace(state, opt_state=(), ema=None), own
-        (scattered, everywhere), parts = self._scatter(needed, batch, constants.examples)
-        return self._update(state, self._gather(self._compute(scattered, parts, everywhere)), own)
+        needed = dataclasses.replace(state, opt_state=(), ema=None)
+        return self._update(state, *self._on_each(self._compute, needed, batch, constants))
 
     def _eval_step(self, state: TrainState, batch: step.Batch, constants: Constants) -> Any:
-        own = dataclasses.replace(constants, examples={})
-        needed = dataclasses.replace(state, opt_state=()), own
-        (scattered, everywhere), parts = self._scatter(needed, batch, constants.examples)
-        return self._add(self._gather(self._evaluate(scattered, parts, everywhere)))
+        needed = dataclasses.replace(state, opt_state=())
+        return self._add(self._on_each(self._evaluate, needed, batch, constants)[0])

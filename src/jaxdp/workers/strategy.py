@@ -14,7 +14,7 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.sharding.single import Single
-from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.state import TrainState
 from jaxdp.text.messages import one_line
 from jaxdp.workers import shares
 from jaxdp.workers.log import WorkersLog
@@ -143,10 +143,8 @@ class OnWorkers(Single):
             self.session = self.session_class(
                 pool, servers, work, spec.slices, setup.intervals.total_steps, config.staleness
             )
-            try:
-                yield
-            finally:
-                self.session = None
+            cleanup.callback(setattr, self, "session", None)
+            yield
 
     def check_started(self) -> None:
         if self.session is None:
@@ -156,11 +154,9 @@ class OnWorkers(Single):
     def callbacks(self) -> list[Any]:
         return [WorkersLog(self.session)] if self.session is not None else []
 
-    def _step(
-        self, state: TrainState, batch: int, constants: Constants
-    ) -> tuple[TrainState, dict[str, Any]]:
+    def _step(self, *arguments: Any) -> tuple[TrainState, dict[str, Any]]:
         assert self.session is not None
-        return self.session.step(state, batch, constants)
+        return self.session.step(*arguments)
 
     def fetch_state(self, state: TrainState) -> TrainState:
         return state if self.session is None else self.session.fetch(state, self.restore)
