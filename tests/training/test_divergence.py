@@ -21,6 +21,7 @@ from jaxdp.data.augment import Preprocess
 from jaxdp.data.sources import open_dataset
 from jaxdp.step import metrics, step
 from jaxdp.step.state import TrainState
+from jaxdp.text.flags import for_command
 from jaxdp.training import loop, reader
 from jaxdp.training import summary as summary_lib
 from jaxdp.training.counters import Counters
@@ -257,8 +258,12 @@ def test_an_evaluation_that_is_not_finite_is_named(
         " training loss is finite"
     )
     assert f"diverged: {expected}; " in capsys.readouterr().err
-    with pytest.raises(reader.Diverged, match="; bfloat16 may be why: try --precision float32"):
+    with pytest.raises(
+        reader.Diverged, match="bfloat16 may be why: try precision=float32"
+    ) as caught:
         loop.check_evaluation(7, "validation", {"loss": float("inf")}, "bfloat16")
+    reason = for_command(caught.value.reason)
+    assert "; bfloat16 may be why: try --precision float32" in reason
 
 
 def test_a_result_that_is_not_finite_is_a_warning(

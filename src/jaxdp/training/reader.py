@@ -33,8 +33,8 @@ class Diverged(Exception):
     """Loss, gradients or weights are not finite numbers."""
 
     def __init__(self, step: int, reason: str) -> None:
-        super().__init__(reason)
         self.step, self.reason = step, Sentence(reason)
+        super().__init__(self.reason)
 
 
 @dataclasses.dataclass
