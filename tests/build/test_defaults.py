@@ -150,6 +150,14 @@ def test_masks_have_a_rate_of_their_own_and_instances_keep_sgd(
     assert (config.optimizer, config.learning_rate) == expected
 
 
+def test_a_learning_rate_of_zero_is_one_that_was_given() -> None:
+    """Another default of a small set must not replace it."""
+    images, labels = np.zeros((24, 8, 8, 1), np.uint8), np.arange(24) % 2
+    dataset = data.from_arrays(images, labels)
+    config = setup_of(dataset, learning_rate=0.0).config
+    assert (config.optimizer, config.learning_rate) == ("nesterov", 0.0)
+
+
 @pytest.mark.parametrize(("examples", "optimizer"), [(36, "adamw"), (600, "nesterov")])
 def test_folders_have_the_default_of_their_size(examples: int, optimizer: str) -> None:
     folder = write(split_classes(examples))

@@ -1,10 +1,11 @@
-"""Fills in the settings that were not given: the only place that knows a default which depends on
+"""Fills in the settings that were not given: the only place that decides a default which depends on
 other settings, the dataset or the devices.
 
 `with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
-`with_task` the loss, `with_strategy` the settings of the strategy, `with_devices` what model and
-devices decide, and `with_lengths` fills in the learning rate and the lengths. After that no setting
-is None unless None is a value of its own (`Facts.none`).
+`with_task` the loss, `with_strategy` the settings of the strategy, and `with_devices` what model
+and devices decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
+After that no setting is None unless None is a value of its own (`config.settings.Facts.none`), or
+an optimizer or schedule that a program gave takes the place of the setting.
 """
 
 import inspect
@@ -78,25 +79,25 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     """Returns the settings with the dataset's own defaults for what is not given, and with an
     optimizer.
     """
-    settings, filled = config.flat(), dict[str, Any]()
+    settings, defaults = config.flat(), dict[str, Any]()
     optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
     if config.optimizer is None and _is_small(config, dataset, inputs):
-        optimizer, filled["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
-    filled["optimizer"] = optimizer
+        optimizer, defaults["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
+    defaults["optimizer"] = optimizer
     given = [name for name, value in settings.items() if value is not None]
     displaced = displaced_by(TrainConfig, given)
     if config.augment is None:
-        filled["augment"] = dataset.augment
+        defaults["augment"] = dataset.augment
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
-            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
+            defaults[name] = dict(value.get(config.model, {})) | config.model_kwargs
         elif settings[name] is not None or name in displaced:
             continue
         elif name != "learning_rate":
-            filled[name] = value
+            defaults[name] = value
         elif inputs.schedule is None:
-            filled[name] = value.get(optimizer)
-    return config.replace(**filled)
+            defaults[name] = value.get(optimizer)
+    return config.replace(**defaults)
 
 
 def _is_small(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
@@ -104,7 +105,8 @@ def _is_small(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
     the settings nor the dataset say anything of optimizer or rate.
     """
     own = dataset.instances or {"optimizer", "learning_rate"} & dataset.defaults.keys()
-    is_given = own or inputs.schedule or config.learning_rate or config.optimizer_kwargs
+    rate = inputs.schedule if config.learning_rate is None else config.learning_rate
+    is_given = own or rate is not None or config.optimizer_kwargs
     is_small = default_batch_size(dataset.train_examples) < DEFAULT_BATCH_SIZE
     return is_small and not is_given and config.lr_scaling == "none"
 

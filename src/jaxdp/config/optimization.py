@@ -75,7 +75,8 @@ class OptimizationConfig(Settings):
     )
     learning_rate: float | None = setting(
         None,
-        "peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)",
+        """peak learning rate (default: the dataset's own; else 0.1 for sgd, momentum and nesterov,
+        otherwise 0.001; 0.0003 if adamw is chosen for a small training set of a classification)""",
         NON_NEGATIVE,
         resume="free",
         program=False,

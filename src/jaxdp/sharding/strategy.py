@@ -40,7 +40,7 @@ class Strategy(abc.ABC):
     Attributes:
         train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
             memory of the old state, which cannot be used afterwards. Most strategies also take
-            several batches at once: `own_trace.scan_steps`.
+            several batches at once: `tracing.scan_steps`.
         eval_step: (state, placed batch, placed constants) -> metric sums; of the constants it needs
             examples and moments.
 

@@ -5,7 +5,7 @@ import contextlib
 from jaxdp.runtime.group import Group
 from jaxdp.runtime.signals import StopSignals
 
-# Up to this number of processes ask after every step, because process 0 answers about a thousand
+# Fewer processes than this ask after every step, because process 0 answers about a thousand
 # requests per second.
 _ASKING = 64
 
