@@ -90,11 +90,13 @@ def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
-def _lines_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def _lines_on_standard_error() -> Iterator[None]:
     """Lines are printed as if pytest had no handlers, which are like those of a program."""
     from jaxdp.text import console
 
-    monkeypatch.setattr(console._default, "filters", [])
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
+        patch.setattr(console._default, "filters", [])
+        yield
 
 
 @pytest.fixture(autouse=True)

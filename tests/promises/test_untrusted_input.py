@@ -409,7 +409,7 @@ def test_weights_of_bfloat16() -> None:
 
 def test_a_limit_on_the_memory_of_the_process_counts() -> None:
     limited = (
-        "import resource\nfrom jaxdp import free_memory\nresource.setrlimit(resource.RLIMIT_AS,"
+        "import resource\nfrom jaxdp.runtime import free_memory\nresource.setrlimit(resource.RLIMIT_AS,"
         " (2**30, 2**30))\nprint(free_memory.available_memory_bytes())"
     )
     found = subprocess.run(

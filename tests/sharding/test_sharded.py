@@ -404,13 +404,13 @@ MISTAKES = [
     ),
     (
         {"mesh": "data=8", "strategy": "pmap"},
-        r"mesh=data=8: strategy pmap takes none; use strategy sharded",
+        r"mesh=data=8: strategy=pmap takes none; use strategy=sharded",
     ),
-    ({"shard_params": True, "strategy": "pmap"}, r"shard_params.*strategy sharded"),
-    ({"shard_params": True, "strategy": "shard_map"}, r"shard_params.*strategy sharded"),
+    ({"shard_params": True, "strategy": "pmap"}, r"shard_params.*strategy=sharded"),
+    ({"shard_params": True, "strategy": "shard_map"}, r"shard_params.*strategy=sharded"),
     (
         {"shard_params": True, "strategy": "single", "devices": 1},
-        r"shard_params.*strategy sharded",
+        r"shard_params.*strategy=sharded",
     ),
     ({"mesh": "data=1,space=8", "image_size": "12"}, r"space=8 does not divide the 12 rows"),
     (
@@ -435,4 +435,4 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
 
 def test_per_device_examples_are_those_of_a_share_of_the_data() -> None:
     run = create(global_batch_size=None, per_device_batch_size=5, mesh="data=4", devices=4)
-    assert run.global_batch_size == 20
+    assert run.config.global_batch_size == 20

@@ -159,9 +159,9 @@ def _load_distributions() -> None:
 
 def import_problem(error: Exception) -> str:
     """Returns one line with the error of an import, its file and its line."""
-    text = one_line(error)
     if isinstance(error, ConfigError):
-        return text
+        return error.marked
+    text = one_line(error)
     frames = traceback.extract_tb(error.__traceback__)
     # Skips the import system and its caller in this file.
     own = os.path.dirname(__file__)

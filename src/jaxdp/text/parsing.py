@@ -32,11 +32,8 @@ def is_finite(value: object) -> TypeGuard[int | float]:
     """Returns whether a value is a number that a float can hold, because integers in untrusted text
     can have hundreds of digits.
     """
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(abs(value) <= sys.float_info.max)
 
 
 def resolved(path: str | pathlib.Path) -> pathlib.Path:
