@@ -32,8 +32,9 @@ def is_finite(value: object) -> TypeGuard[int | float]:
     """Returns whether a value is a number that a float can hold, because integers in untrusted text
     can have hundreds of digits.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and bool(abs(value) <= sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return bool(abs(value) <= sys.float_info.max)
 
 
 def resolved(path: str | pathlib.Path) -> pathlib.Path:
