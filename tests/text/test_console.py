@@ -46,10 +46,11 @@ def program(code: str, command: str = "") -> subprocess.CompletedProcess[str]:
         ("logging.getLogger('jaxdp').setLevel('WARNING'); lines()", [WARNING]),
         ("logging.getLogger('jaxdp').setLevel('ERROR'); lines()", []),
         ("logging.getLogger('jaxdp').addHandler(logging.NullHandler()); lines()", []),
-        # Redirection: each line appears once.
+        # Redirection: each line appears once. Libraries call a bare basicConfig() without knowing.
+        ("logging.basicConfig(); lines()", [WARNING, NOTE]),
         (
-            "logging.basicConfig(); lines()",
-            ["WARNING:jaxdp:give steps=3", "INFO:jaxdp:note: one"],
+            "logging.basicConfig(format='%(levelname)s %(message)s'); lines()",
+            ["WARNING give steps=3", "INFO note: one"],
         ),
         (
             "lines(); logging.basicConfig(format='%(message)s'); say('two')",

@@ -60,6 +60,21 @@ class Lines(logging.Handler):
             sys.stderr.write(f"{kind}{line}\n")
 
 
+def _keep_from_basic_handlers(_: logging.LogRecord) -> bool:
+    """Keeps lines from the handlers of a bare `logging.basicConfig()`, which many libraries call
+    without knowing: such a handler would print each line with the name of the logger.
+    """
+    handlers = logging.getLogger().handlers
+    if logger.handlers == [_default] and handlers and all(map(_is_basic, handlers)):
+        logger.propagate = False
+    return True
+
+
+def _is_basic(handler: logging.Handler) -> bool:
+    form = getattr(handler.formatter, "_fmt", None)
+    return type(handler) is logging.StreamHandler and form == logging.BASIC_FORMAT
+
+
 def _is_unseen(_: logging.LogRecord) -> bool:
     """Whether no other handler gets the records of the logger."""
     above = logger.parent if logger.propagate else None
@@ -82,5 +97,6 @@ def for_commands() -> Iterator[None]:
 _default = Lines(for_python)
 _default.addFilter(_is_unseen)
 logger.addHandler(_default)
+logger.addFilter(_keep_from_basic_handlers)
 if logger.level == logging.NOTSET:  # the root logger's own level would leave out notes
     logger.setLevel(logging.INFO)
