@@ -91,11 +91,14 @@ def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture(autouse=True)
 def _lines_on_standard_error() -> Iterator[None]:
-    """Lines are printed as if pytest had no handlers, which are like those of a program."""
+    """Lines are printed as if pytest had no handlers, which are like those of a program, and as if
+    no test before had printed them: each is printed once in a process.
+    """
     from jaxdp.text import console
 
     with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
         patch.setattr(console._default, "filters", [])
+        patch.setattr(console, "_warned", set())
         yield
 
 

@@ -153,10 +153,8 @@ class Own(nnx.Module):
 def test_variables_of_other_kinds_are_carried_and_not_trained(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     strategy: str,
 ) -> None:
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
     settings: dict[str, Any] = {**TINY, "strategy": strategy, "devices": 2, "progress": False}
     settings |= {"ema_decay": 0.9, "weight_decay": 0.1}
     del settings["model_kwargs"]

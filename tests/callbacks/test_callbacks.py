@@ -28,10 +28,7 @@ def test_two_callbacks_of_a_class_keep_states_of_their_own() -> None:
     assert (first.best, second.best) == (0.1, 0.2)
 
 
-def test_a_state_of_version_0_2_is_loaded(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
+def test_a_state_of_version_0_2_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     state = {"EarlyStopping": {"best": 0.3, "best_step": 4, "evaluations_since_best": 1}}
     (only, first, second) = (early_stopping() for _ in range(3))
     CallbackList([only], RUN, primary=True).load_state_dict(state)

@@ -33,9 +33,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run(trained: pathlib.Path, no_pictures: None) -> None:
     copy_here(trained)
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
 
 
 def write(name: str, content: str | bytes) -> pathlib.Path:

@@ -69,7 +69,6 @@ def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pathlib.Path("mynet.py").write_text(NET)
     pathlib.Path("neighbour.py").write_text("WIDTH = 4\n")
     pathlib.Path("own.py").write_text(OBJECTS)
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
     monkeypatch.syspath_prepend(os.getcwd())
     yield
     for name in ("neighbour", "own"):

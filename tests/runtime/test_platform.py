@@ -253,7 +253,6 @@ def test_own_code_is_told_what_a_jaxlib_computes_wrong(
         defect = platform.cpu_defect()
     assert defect is not None
     monkeypatch.setattr(platform, "cpu_defect", lambda: defect)
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
     for own in ({}, {"task": lambda outputs, labels: outputs[:, 0]}):
         jaxdp.Trainer("cnn", "digits", progress=False, **own)
         assert capsys.readouterr().err == (f"warning: {defect}\n" if own else "")

@@ -11,11 +11,6 @@ from PIL import Image
 from jaxdp.data.sources import open_dataset
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
-
-
 def classes(*folders: str, names: str = "ab") -> dict[str, Any]:
     files = [
         f"{folder}{name}/{number}.png" for folder in folders for name in names for number in "01"

@@ -19,12 +19,6 @@ OF_SYSTEMS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is printed once in a process, and these tests print the same ones."""
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
-
-
 def photos(*names: str, split: str = "", count: int = 10) -> dict[str, Any]:
     files = [f"{split}{name}/{number}.png" for name in names for number in range(count)]
     return {file: noise(seed, 8, 8) for seed, file in enumerate(files)}

@@ -34,11 +34,6 @@ BY_IMAGEJ = "ImageJ=1.54f\nimages=1\n"
 PLANES = np.stack([np.full((4, 5), value) for value in (26500, 6000, 6500, 6000)])
 
 
-@pytest.fixture(autouse=True)
-def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxdp.text.console._warned", set())
-
-
 def pictures(choice: str | None = None) -> list[Picture]:
     return pages_of(PATH, read_header(PATH, choice), choice)
 
