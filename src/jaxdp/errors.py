@@ -33,13 +33,13 @@ class ConfigError(ValueError):
         super().__init__(field, value, self.remedy)
 
     @property
-    def marked(self) -> str:
+    def template(self) -> str:
         """The text with its parts."""
-        remedy = self.remedy.marked
+        remedy = self.remedy.template
         return f"{flag(self.field, brief(self.value))}: {remedy}" if self.field else remedy
 
     def __str__(self) -> str:
-        return for_python(self.in_python or self.marked)
+        return for_python(self.in_python or self.template)
 
     def __reduce__(self) -> Any:
         # Another process may not know the class of a value.

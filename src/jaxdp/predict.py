@@ -106,7 +106,7 @@ def main(config: PredictConfig) -> int:
     )
     known, bad = _survey(config, predictor)
     for error in bad:
-        warn_again(f"{error.where}: {error.problem.marked}")
+        warn_again(f"{error.where}: {error.problem.template}")
     results.create_folders()
     files.say_notes(known, predictor)
     start = time.perf_counter()
@@ -153,7 +153,7 @@ def _survey(
     if bad and config.on_bad_example == "error":
         raise bad[0]
     if not known:
-        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem.marked}"
+        remedy = f"no image is left of {len(bad)}, e.g. {bad[0].where}: {bad[0].problem.template}"
         raise ConfigError("on_bad_example", "skip", remedy)
     return known, bad
 

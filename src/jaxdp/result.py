@@ -52,10 +52,10 @@ def _naming_own_arguments() -> Generator[None]:
         yield
     except ConfigError as error:
         if isinstance(error, BadExample):
-            error.in_python = f"{error.where}: {error.problem.marked}; fix or remove it"
+            error.in_python = f"{error.where}: {error.problem.template}; fix or remove it"
         if "mask_values" in names(error.remedy):
             place = "from_arrays takes mask_values, and evaluate takes its dataset"
-            error.in_python = f"{error.in_python or error.marked}; {place}"
+            error.in_python = f"{error.in_python or error.template}; {place}"
         raise
 
 

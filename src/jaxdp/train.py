@@ -17,9 +17,9 @@ from jaxdp.cli.exit_codes import (
 )
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError
-from jaxdp.plugins.loading import load_plugins, with_script
+from jaxdp.plugins.loading import add_running_script, load_plugins
 from jaxdp.rundir.lock import FolderLocked
-from jaxdp.runtime import collector, platform, processes
+from jaxdp.runtime import garbage_collector, platform, processes
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.text.flags import for_command
 
@@ -38,7 +38,7 @@ def main(config: TrainConfig) -> int:
     with _peers_notified():
         signals = StopSignals(_SIGNALS)
         with signals.handled(), contextlib.ExitStack() as cleanup:
-            with collector.paused():
+            with garbage_collector.paused():
                 platform.configure(
                     config.devices, deterministic=config.deterministic, precision=config.precision
                 )
@@ -53,7 +53,7 @@ def main(config: TrainConfig) -> int:
             load_plugins(config.plugins, reload=True)
             reading = progress.Reading() if group.index == 0 else setup_lib.ignore_progress
             setup = setup_lib.create_setup(
-                config.replace(plugins=with_script(config.plugins)), advance=reading
+                config.replace(plugins=add_running_script(config.plugins)), advance=reading
             )
             signals.check()
             outcome = run_setup(

@@ -43,12 +43,12 @@ def removed(request: pytest.FixtureRequest) -> str:
 def test_a_removed_setting_is_one_line(removed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         jaxdp.Trainer("cnn", "digits", **{removed: VALUES[removed]})
-    assert raised.value.remedy.marked == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    assert raised.value.remedy.template == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
     word = f"{removed}={VALUES[removed]}"
     space = Space([word], "grid", TrainConfig(), (), pathlib.Path())
     with pytest.raises(ConfigError) as raised:
         _ = space.texts
-    assert raised.value.remedy.marked == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    assert raised.value.remedy.template == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
 
 
 def test_files_may_hold_a_removed_setting_at_its_default(

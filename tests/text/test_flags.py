@@ -44,7 +44,7 @@ def test_what_is_no_part_stays() -> None:
 
 def test_an_error_is_read_both_ways_wherever_it_went() -> None:
     error = ConfigError("mask_values", "0,1", f"is wrong; give {flag('num_classes', 3)}")
-    outer = ConfigError("", "", f"{error.remedy.marked} (for masks)")
+    outer = ConfigError("", "", f"{error.remedy.template} (for masks)")
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert str(each) == "mask_values=0,1: is wrong; give num_classes=3"
         assert for_command(each) == "--mask-values 0,1: is wrong; give --num-classes 3"

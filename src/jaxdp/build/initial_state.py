@@ -14,7 +14,7 @@ from jaxdp.build.inputs import Inputs
 from jaxdp.build.model import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Dataset
-from jaxdp.runtime import collector
+from jaxdp.runtime import garbage_collector
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step.keys import create_key
 from jaxdp.step.state import TrainState, create_train_state
@@ -58,7 +58,7 @@ class InitialState:
         """The shapes of a state as the model knows it; nothing is computed."""
         return jax.eval_shape(functools.partial(self._create, self.config.seed, self.schedule))
 
-    @collector.paused()
+    @garbage_collector.paused()
     def create(self, seed: int, schedule: optax.Schedule) -> TrainState:
         """Creates the state, on the default device or where the strategy wants it."""
         weights = self.weights

@@ -36,7 +36,7 @@ from jaxdp.data.sources import Dataset
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import instances
 from jaxdp.rundir.start import will_resume
-from jaxdp.runtime import collector, platform
+from jaxdp.runtime import garbage_collector, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding import strategy as strategies
@@ -196,7 +196,7 @@ class Parts:
         return self.axes.data if self.axes else len(self.devices) * jax.process_count()
 
 
-@collector.paused()
+@garbage_collector.paused()
 def create_setup(
     given: TrainConfig,
     inputs: Inputs = NOTHING,

@@ -58,5 +58,5 @@ def create_task(
         keyword = next(iter(error.value)) if isinstance(error.value, dict) else None
         if keyword not in flags:
             raise
-        remedy = f"{error.remedy.marked} (for {dataset.task})"
+        remedy = f"{error.remedy.template} (for {dataset.task})"
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error

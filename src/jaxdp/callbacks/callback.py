@@ -81,7 +81,7 @@ def _parse(text: str) -> Any:
     try:
         keywords = parse_keywords(words.split(",")) if words else {}
     except ConfigError as error:
-        remedy = f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy.marked}"
+        remedy = f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy.template}"
         raise ConfigError("callbacks", text, remedy) from error
     check_keywords("callbacks", kind, keywords, reserved=())
     try:

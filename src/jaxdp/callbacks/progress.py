@@ -15,7 +15,7 @@ from jaxdp.callbacks.callback import register
 from jaxdp.callbacks.events import Logged, Run, Started, StepEnd
 from jaxdp.reporting.progress import metrics_text
 from jaxdp.text.console import say_again
-from jaxdp.text.flags import for_python, marked
+from jaxdp.text.flags import for_python, template_of
 from jaxdp.text.units import bytes_text
 
 
@@ -95,7 +95,7 @@ class Progress:
         return bar
 
     def _say(self, text: str) -> None:
-        for line in marked(text).splitlines():
+        for line in template_of(text).splitlines():
             if self._console.is_jupyter:
                 self._console.print(for_python(line), highlight=False, markup=False, soft_wrap=True)
             else:

@@ -190,7 +190,7 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
                 for index, mask in enumerate(values)
             ]
         except BadExample as error:
-            raise request.error(f"{error.where}: {error.problem.marked}") from error
+            raise request.error(f"{error.where}: {error.problem.template}") from error
         return np.array(masks, np.uint8).reshape(values.shape)  # also for no mask
     has_classes = is_mask and not request.config.instances
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)

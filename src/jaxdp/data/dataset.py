@@ -35,7 +35,7 @@ class BadExample(ConfigError):
     def __init__(self, where: object, problem: str) -> None:
         self.where, self.problem = str(where), Sentence(problem)
         remedy = f"or leave such examples out with {flag('on_bad_example', 'skip')}"
-        super().__init__("", where, f"{where}: {self.problem.marked}; fix or remove it, {remedy}")
+        super().__init__("", where, f"{where}: {self.problem.template}; fix or remove it, {remedy}")
 
     def __reduce__(self) -> Any:
         return BadExample, (self.where, self.problem)

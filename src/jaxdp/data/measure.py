@@ -75,7 +75,7 @@ def look_through(
         pool.shutdown(cancel_futures=True)  # an error is raised before the other examples are read
     if problem and not usable:
         raise request.error(
-            f"nothing of it can be used; {problem.where}: {problem.problem.marked}, and all other"
+            f"nothing of it can be used; {problem.where}: {problem.problem.template}, and all other"
             f" {split} examples are also bad"
         )
 

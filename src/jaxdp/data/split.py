@@ -204,7 +204,7 @@ class Split:
         """
         remedy = f"nothing is left of {self.where}: none of its {len(self)} examples can be used"
         for error in list(self.errors.values())[:1]:
-            remedy += f", e.g. {error.where}: {error.problem.marked}"
+            remedy += f", e.g. {error.where}: {error.problem.template}"
         return ConfigError("on_bad_example", "skip", remedy)
 
     def _field(self, name: str, value: Any, index: int) -> np.ndarray:

@@ -82,9 +82,9 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
     return tuple(dict.fromkeys([*named, *known]))
 
 
-def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the plugins and, if the running script registered an entry, also this script, which
-    other commands will require.
+def add_running_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the plugins, with the running script if it registered an entry, because other
+    commands will require it.
     """
     module, file = _main()
     in_notebook = module is None and file is None

@@ -160,7 +160,7 @@ def _load_distributions() -> None:
 def import_problem(error: Exception) -> str:
     """Returns one line with the error of an import, its file and its line."""
     if isinstance(error, ConfigError):
-        return error.marked
+        return error.template
     text = one_line(error)
     frames = traceback.extract_tb(error.__traceback__)
     # Skips the import system and its caller in this file.

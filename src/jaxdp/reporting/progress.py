@@ -13,7 +13,7 @@ from jaxdp.config.deprecation import strategy_of_workers
 from jaxdp.data.sources import BadExample
 from jaxdp.rundir import source_files
 from jaxdp.text.console import say_again, warn_again
-from jaxdp.text.flags import flag, marked
+from jaxdp.text.flags import flag, template_of
 from jaxdp.text.messages import printable
 from jaxdp.text.parsing import is_finite
 
@@ -77,7 +77,7 @@ def print_outcome(
         saved = "there is no checkpoint"
         if trained.last_saved is not None:
             saved = f"the last checkpoint is of step {trained.last_saved}"
-        say_again(f"diverged: {marked(trained.reason)}; {saved}")
+        say_again(f"diverged: {template_of(trained.reason)}; {saved}")
 
 
 def _print_result(
@@ -94,7 +94,7 @@ def _print_result(
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():
-        first = f"{errors[0].where}: {errors[0].problem.marked}"
+        first = f"{errors[0].where}: {errors[0].problem.template}"
         warn_again(f"{len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
         warn_again(f"{directory.file('skipped.csv')} lists what was left out and why")

@@ -28,7 +28,7 @@ class LostFolder(OSError):
 
     def __init__(self, remedy: str) -> None:
         super().__init__(for_python(remedy))
-        self.marked = remedy
+        self.template = remedy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class RunDirectory:
             return TrainConfig.of(**config_lib.parse(text, path, warn=warn))
         except ConfigError as error:
             is_whole = error.field != "config"
-            problem = error.marked if is_whole else error.remedy.marked
+            problem = error.template if is_whole else error.remedy.template
             raise DamagedFile(path, problem.removeprefix("cannot be read: ")) from error
 
     def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:

@@ -17,14 +17,14 @@ class Sentence(str):
     """A sentence as a program reads it, which also knows its parts.
 
     Attributes:
-        marked: the sentence with its parts; to be put into another sentence.
+        template: the sentence with its parts; to be put into another sentence.
     """
 
-    marked: str
+    template: str
 
     def __new__(cls, text: object) -> "Sentence":
-        sentence = super().__new__(cls, _PART.sub(_as_keyword, marked(text)))
-        sentence.marked = marked(text)
+        sentence = super().__new__(cls, _PART.sub(_as_keyword, template_of(text)))
+        sentence.template = template_of(text)
         return sentence
 
 
@@ -35,24 +35,24 @@ def flag(name: str, value: object = "") -> str:
     return f"{_OPEN}{part.translate(_NO_MARKS)}{_CLOSE}"
 
 
-def marked(text: object) -> str:
-    """Returns a sentence, or an error, with its parts."""
-    return getattr(text, "marked", None) or str(text)
+def template_of(text: object) -> str:
+    """Returns the template of a sentence or of an error; any other text stays as it is."""
+    return getattr(text, "template", None) or str(text)
 
 
 def names(text: object) -> set[str]:
     """Returns the settings that a sentence, or an error, names."""
-    return {part[1] for part in _PART.finditer(marked(text))}
+    return {part[1] for part in _PART.finditer(template_of(text))}
 
 
 def for_command(text: object) -> str:
     """Returns a sentence, or an error, in one line with settings as flags: `--validation 0.1`."""
-    return printable(_PART.sub(_as_flag, marked(text)))
+    return printable(_PART.sub(_as_flag, template_of(text)))
 
 
 def for_python(text: object) -> str:
     """Returns a sentence, or an error, in one line with settings as keywords: `validation=0.1`."""
-    return printable(_PART.sub(_as_keyword, marked(text)))
+    return printable(_PART.sub(_as_keyword, template_of(text)))
 
 
 def _as_keyword(part: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.events import Activity, Evaluated, Logged, Saving, StepBegin, StepEnd
 from jaxdp.checkpoint.integrity import BestMetric, rank
 from jaxdp.rundir.read import Row
-from jaxdp.runtime import collector
+from jaxdp.runtime import garbage_collector
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -97,7 +97,7 @@ class Loop:
                 call("on_activity", Activity(name, steps.start + 1, limited=compiled))
                 with (
                     jax.profiler.StepTraceAnnotation("train", step_num=steps.start + 1),
-                    contextlib.nullcontext() if compiled else collector.paused(),
+                    contextlib.nullcontext() if compiled else garbage_collector.paused(),
                 ):
                     self.state, sums = compile_then_barrier(
                         self._strategy.train_step, self.state, batch, constants

@@ -201,7 +201,7 @@ class TrainingRun:
         try:
             return self._checkpoints.restore(step, shapes, strategy.restore_target(shapes))
         except ConfigError as error:
-            remedy = error.remedy.marked
+            remedy = error.remedy.template
             if changed := self._changes():
                 remedy += f"; other settings than before: {changed}"
             raise ConfigError(error.field, error.value, remedy) from error

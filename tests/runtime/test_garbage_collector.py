@@ -2,10 +2,10 @@ import gc
 
 import pytest
 
-from jaxdp.runtime import collector
+from jaxdp.runtime import garbage_collector
 
 
-@collector.paused()
+@garbage_collector.paused()
 def _fail() -> None:
     assert not gc.isenabled()
     raise KeyError
