@@ -57,7 +57,12 @@ def main(config: TrainConfig) -> int:
             )
             signals.check()
             outcome = run_setup(
-                setup, group, [*config.callbacks, watchdog], signals, writes=True, started=_STARTED
+                setup,
+                group,
+                [*config.callbacks, watchdog],
+                signals,
+                writes=True,
+                start_time=_STARTED,
             )
         progress.print_outcome(
             outcome, setup.config, setup.examples.skipped() if group.index == 0 else None

@@ -166,7 +166,7 @@ class Trainer:
                     signals,
                     writes=run_dir is not None,
                     progress=self._progress,
-                    started=time.perf_counter(),
+                    start_time=time.perf_counter(),
                     before=before,
                 )
         except StoppedAtStart:
@@ -207,7 +207,7 @@ def run_setup(
     signals: StopSignals,
     *,
     writes: bool,
-    started: float,
+    start_time: float,
     progress: bool = True,
     before: RunOutcome | None = None,
 ) -> RunOutcome:
@@ -217,7 +217,7 @@ def run_setup(
         callbacks: the user's, as objects or text.
         signals: ask it to stop.
         writes: whether to write a run directory, by default a directory named after the settings.
-        started: when the run began for its user, by `time.perf_counter`.
+        start_time: when the run began for its user, by `time.perf_counter`.
         progress: whether to show progress on standard error.
         before: the outcome that the run continues in memory.
     """
@@ -232,11 +232,13 @@ def run_setup(
             directory = open_run(setup.config, description, create=primary)
             if primary:
                 cleanup.enter_context(directory.exclusive())
-        cleanup.enter_context(setup.strategy.started(setup))
+        cleanup.enter_context(setup.strategy.resources(setup))
         # First, so that the other callbacks see the fields that the strategy adds to a row.
         chosen = [*setup.strategy.callbacks(), *chosen]
         stopping = Stopping(signals, group)
-        run = TrainingRun(setup, group, chosen, directory, stopping, started=started, before=before)
+        run = TrainingRun(
+            setup, group, chosen, directory, stopping, start_time=start_time, before=before
+        )
         return run.execute()
 
 

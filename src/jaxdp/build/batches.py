@@ -39,7 +39,7 @@ class Batches:
         of each execution together; or the numbers of the steps, if the strategy takes numbers.
         """
         strategy = self.examples.strategy
-        strategy.check_started()
+        strategy.check_resources()
         if not strategy.takes_batches:
             return iter(range(start, self.intervals.total_steps))
         order: Any = self.order

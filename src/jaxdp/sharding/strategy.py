@@ -135,7 +135,7 @@ class Strategy(abc.ABC):
             if values[name] != defaults[name]:
                 raise ConfigError(name, values[name], f"{flag('strategy', self.name)} {reason}")
 
-    def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
+    def resources(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need apart from devices, such as other processes.
 
         Its argument is the `build.setup.Setup` of the run.
@@ -143,11 +143,11 @@ class Strategy(abc.ABC):
         return contextlib.nullcontext()
 
     def callbacks(self) -> Sequence[Any]:
-        """Returns callbacks of the run that `started` has begun, which are called first."""
+        """Returns callbacks of the run that uses `resources`, which are called first."""
         return ()
 
-    def check_started(self) -> None:  # noqa: B027
-        """Raises ConfigError if train steps need what `started` provides, and it is not there."""
+    def check_resources(self) -> None:  # noqa: B027
+        """Raises ConfigError if train steps need what `resources` provides, and it is not there."""
 
     def check_batch(
         self, global_batch_size: int, most: int | None = None, group: int | None = None

@@ -34,7 +34,7 @@ class TrainingRun:
         callbacks: callback objects, called in this order.
         directory: the run directory; None to write no files.
         stopping: decides whether the run ends before its last step.
-        started: when the run began for its user, by `time.perf_counter`.
+        start_time: when the run began for its user, by `time.perf_counter`.
         before: the outcome in memory that the run continues, with the state on the host.
     """
 
@@ -46,7 +46,7 @@ class TrainingRun:
         directory: RunDirectory | None,
         stopping: Stopping,
         *,
-        started: float,
+        start_time: float,
         before: RunOutcome | None,
     ) -> None:
         self.setup, self.group = setup, group
@@ -54,7 +54,7 @@ class TrainingRun:
         self.title, self.headline = summary.title(setup), summary.description(setup)
         self.description = dataclasses.asdict(setup.dataset.describe())
         self._directory, self._stopping = directory, stopping
-        self._started, self._before = started, before
+        self._start_time, self._before = start_time, before
         best_metric = self._checkpoints = None
         if directory is not None:
             if setup.dataset.validation is not None:
@@ -180,8 +180,8 @@ class TrainingRun:
         _ = setup.examples.train, setup.examples.evaluated  # read before the progress begins
         self._stopping.begin_training()
         self._callbacks.load_state_dict(position.get("callbacks", {}))
-        started = Started(start, start > 0, message, loop.counters.evaluation_due)
-        self._callbacks.call("on_start", started)
+        event = Started(start, start > 0, message, loop.counters.evaluation_due)
+        self._callbacks.call("on_start", event)
         return setup.strategy.restore(state), start
 
     def _resumed_text(self, saved: int, position: Mapping[str, Any]) -> str:
@@ -229,7 +229,7 @@ class TrainingRun:
             result_step=result_step,
             evaluated=evaluated,
             best=best,
-            started=self._started,
+            start_time=self._start_time,
         )
         ended = Ended(
             outcome.status, outcome.step, outcome.reason, outcome.sums, predictor, written

@@ -31,7 +31,7 @@ def summarize(
     result_step: int,
     evaluated: dict[str, dict[str, float]],
     best: tuple[int, dict[str, float]] | None,
-    started: float,
+    start_time: float,
 ) -> dict[str, Any]:
     """Returns the content of summary.json.
 
@@ -42,7 +42,7 @@ def summarize(
             last.
         evaluated: metrics of the result by split.
         best: step and metrics of the best checkpoint, if there are validation data.
-        started: when the process began, by `time.perf_counter`.
+        start_time: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
     task, skipped = setup.step_config.task, setup.examples.skipped()
@@ -73,7 +73,7 @@ def summarize(
         "result": {"state": result_kind, "step": result_step},
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
-        **_speed(counters, started),
+        **_speed(counters, start_time),
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
         "status": outcome.status,
@@ -87,12 +87,12 @@ def summarize(
     return summary
 
 
-def _speed(counters: Counters, started: float) -> dict[str, Any]:
+def _speed(counters: Counters, start_time: float) -> dict[str, Any]:
     first, seconds = counters.first_step_done, counters.train_seconds
     return {
         "seconds": {
-            "total": round(time.perf_counter() - started, 3),
-            "first_step": round(first - started, 3) if first else None,
+            "total": round(time.perf_counter() - start_time, 3),
+            "first_step": round(first - start_time, 3) if first else None,
             "train": round(seconds, 3),
         },
         "examples_per_second": round(counters.train_examples / seconds, 1) if seconds else None,

@@ -47,7 +47,7 @@ class OnWorkers(Single):
         session_class: how workers and servers take a step together.
         batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
-        session: of the run that is under way; None outside of `started`.
+        session: of the run that is under way; None outside of `resources`.
     """
 
     runs_ahead = False
@@ -108,7 +108,7 @@ class OnWorkers(Single):
         return 1
 
     @contextlib.contextmanager
-    def started(self, setup: Setup) -> Iterator[None]:
+    def resources(self, setup: Setup) -> Iterator[None]:
         """Provides the workers and servers of a run.
 
         Raises:
@@ -146,7 +146,7 @@ class OnWorkers(Single):
             cleanup.callback(setattr, self, "session", None)
             yield
 
-    def check_started(self) -> None:
+    def check_resources(self) -> None:
         if self.session is None:
             remedy = "computes on workers, which only training starts; use another strategy"
             raise ConfigError("strategy", self.name, remedy)
