@@ -137,7 +137,7 @@ def test_random_numbers_are_those_of_the_examples_keys(
 ) -> None:
     model = create(name, **kwargs)
     modules = [module for _, module in nnx.iter_modules(model)]
-    drops = [module for module in modules if isinstance(module, layers.Stochastic)]
+    drops = [each for each in modules if isinstance(each, layers.Stochastic) and each.rate]
     assert [each.rate for each in drops if isinstance(each, layers.Dropout)] == rates
     assert len({each.index for each in drops}) == len(drops)
     images = jnp.repeat(jax.random.normal(jax.random.key(0), (1, 8, 8, 3)), 4, 0)

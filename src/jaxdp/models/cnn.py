@@ -58,7 +58,9 @@ class CNN(nnx.Module):
         self.norms = nnx.List(layers.norms(self.convs, dtype))
         self.hidden = layers.dense(_POSITIONS**2 * widths[-1], hidden, dtype=dtype, rngs=rngs)
         self.head = layers.dense(hidden, num_classes, dtype=dtype, rngs=rngs)
-        self.dropouts = nnx.List(layers.dropouts(dropout, 2, rngs))
+        self.dropouts = nnx.List(
+            [layers.Dropout(dropout, index=index, rngs=rngs) for index in (0, 1)]
+        )
         self.dtype = dtype
 
     def __call__(
@@ -79,8 +81,6 @@ class CNN(nnx.Module):
             # Pooling first leaves batch norm and ReLU a quarter of the pixels.
             x = nnx.relu(norm(resampling.max_pool(x) if position < 2 else x))
         x = resampling.adaptive_average_pool(x, _POSITIONS)
-        x = nnx.relu(self.hidden(self._drop(x.reshape(x.shape[0], -1), 0, keys)))
-        return layers.float32_or_wider(self.head(self._drop(x, 1, keys)))
-
-    def _drop(self, x: Array, index: int, keys: Key[Array, "batch"] | None) -> Array:
-        return self.dropouts[index](x, keys) if self.dropouts else x
+        first, second = self.dropouts
+        x = nnx.relu(self.hidden(first(x.reshape(x.shape[0], -1), keys)))
+        return layers.float32_or_wider(self.head(second(x, keys)))

@@ -200,14 +200,16 @@ class Stochastic(nnx.Module):
     the model's own `nnx.Rngs`, as NNX layers do.
 
     Args:
+        rate: probability of a change of an example; a layer with the rate 0 changes nothing.
         index: identifies the layer in its model: layers with the same index draw the same
             numbers.
-        rngs: serves calls without keys, from its stream `dropout`.
+        rngs: serves calls without keys, from its stream `dropout`; not used for the rate 0.
     """
 
-    def __init__(self, index: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, rate: float | int, *, index: int, rngs: nnx.Rngs) -> None:
+        self.rate = rate
         self.index = index
-        self.rngs = rngs.fork()
+        self.rngs = rngs.fork() if rate else None
         self.deterministic = False
 
     def keys(self, keys: Key[Array, "batch"] | None, batch: int) -> Key[Array, "batch"]:
@@ -215,6 +217,7 @@ class Stochastic(nnx.Module):
         from `nnx.Rngs`.
         """
         if keys is None:
+            assert self.rngs is not None
             return jax.random.split(self.rngs.dropout(), batch)
         return jax.vmap(jax.random.fold_in, (0, None))(keys, self.index)
 
@@ -225,10 +228,6 @@ class Dropout(Stochastic):
 
     Source: Srivastava et al. 2014.
     """
-
-    def __init__(self, rate: float | int, *, index: int, rngs: nnx.Rngs) -> None:
-        super().__init__(index, rngs)
-        self.rate = rate
 
     def __call__(
         self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None
@@ -241,30 +240,22 @@ class Dropout(Stochastic):
         return jnp.where(kept, x / (1 - self.rate), 0).astype(x.dtype)
 
 
-def dropouts(rate: float | int, count: int, rngs: nnx.Rngs) -> list[Dropout]:
-    """Creates the dropouts of a model, none for the rate 0."""
-    indices = range(count) if rate else ()
-    return [Dropout(rate, index=index, rngs=rngs) for index in indices]
-
-
 class ShakeDrop(Stochastic):
     """Scales a residual branch at random: forward by b + alpha - b alpha, backward by b + beta - b
     beta, drawn per example.
 
-    Here b is 1 with probability 1 - drop_probability, and 0 otherwise; alpha is uniform in [-1, 1]
-    and beta in [0, 1]. Evaluation scales by the mean, 1 - drop_probability.
+    Here b is 1 with probability 1 - rate, and 0 otherwise; alpha is uniform in [-1, 1] and beta in
+    [0, 1]. Evaluation scales by the mean, 1 - rate.
 
     Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
     """
 
-    def __init__(self, drop_probability: float | int, *, index: int, rngs: nnx.Rngs) -> None:
-        super().__init__(index, rngs)
-        self.drop_probability = drop_probability
-
     def __call__(
         self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch *rest"]:
-        keep = 1 - self.drop_probability
+        if self.rate == 0:
+            return x
+        keep = 1 - self.rate
         if self.deterministic:
             return x * jnp.asarray(keep, x.dtype)
 

@@ -84,13 +84,11 @@ class PyramidNet(nnx.Module):
         first_of_later_stages = [*itertools.accumulate(units_per_stage[:-1])]
         for index, width in enumerate(widths):
             stride = 2 if index in first_of_later_stages else 1
-            drop_probability = shake_drop * (index + 1) / len(widths)
-            self.units.append(
-                unit(features, width, stride=stride, drop_probability=drop_probability, index=index)
-            )
+            rate = shake_drop * (index + 1) / len(widths)
+            self.units.append(unit(features, width, stride=stride, shake_drop=rate, index=index))
             features = self.units[-1].features
         self.final_norm = layers.BatchNorm(features, dtype=dtype)
-        self.dropout = layers.Dropout(dropout, index=len(widths), rngs=rngs) if dropout else None
+        self.dropout = layers.Dropout(dropout, index=len(widths), rngs=rngs)
         self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
         self.dtype = dtype
 
@@ -111,9 +109,7 @@ class PyramidNet(nnx.Module):
             x = resampling.max_pool(nnx.relu(x), 3, padding=1)
         x = layers.run_blocks(self, self.units, x, keys)
         x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
-        if self.dropout is not None:
-            x = self.dropout(x, keys)
-        return layers.float32_or_wider(self.head(x))
+        return layers.float32_or_wider(self.head(self.dropout(x, keys)))
 
 
 class Unit(layers.ResidualUnit):
@@ -130,7 +126,7 @@ class Unit(layers.ResidualUnit):
         width: int,
         *,
         stride: int,
-        drop_probability: float | int,
+        shake_drop: float | int,
         index: int,
         rngs: nnx.Rngs,
         **options: Any,
@@ -139,16 +135,12 @@ class Unit(layers.ResidualUnit):
         self.stride = stride
         first = layers.BatchNorm(in_features, dtype=options["dtype"])
         self.norms = nnx.List([first, *self.norms])
-        self.shake = (
-            layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
-        )
+        self.shake = layers.ShakeDrop(shake_drop, index=index, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "batch height width in"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch h w features"]:
-        branch = self.branch(self.norms[0](x), self.norms[1:])
-        if self.shake is not None:
-            branch = self.shake(branch, keys)
+        branch = self.shake(self.branch(self.norms[0](x), self.norms[1:]), keys)
         return layers.shortcut(x, self.features, self.stride) + branch
 
 

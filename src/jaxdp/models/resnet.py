@@ -88,7 +88,7 @@ class ResNet(nnx.Module):
                 stride = 2 if stage > 0 and index == 0 else 1
                 self.units.append(unit(features, width * 2**stage, stride=stride))
                 features = self.units[-1].features
-        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
+        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs)
         self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
         self.dtype = dtype
 
@@ -109,9 +109,7 @@ class ResNet(nnx.Module):
             x = resampling.max_pool(x, 3, padding=1)
         x = layers.run_blocks(self, self.units, x)
         x = jnp.mean(x, (1, 2))
-        if self.dropout is not None:
-            x = self.dropout(x, keys)
-        return layers.float32_or_wider(self.head(x))
+        return layers.float32_or_wider(self.head(self.dropout(x, keys)))
 
 
 class Unit(layers.ResidualUnit):

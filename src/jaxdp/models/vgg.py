@@ -106,14 +106,13 @@ class CifarHead(nnx.Module):
     def __init__(
         self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs
     ) -> None:
-        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
+        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs)
         self.dense = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch classes"]:
-        x = jnp.mean(x, (1, 2))
-        return self.dense(x if self.dropout is None else self.dropout(x, keys))
+        return self.dense(self.dropout(jnp.mean(x, (1, 2)), keys))
 
 
 class ImageNetHead(nnx.Module):
@@ -131,17 +130,17 @@ class ImageNetHead(nnx.Module):
         self.denses = nnx.List(
             [nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes]
         )
-        self.dropouts = nnx.List(layers.dropouts(dropout, 2, rngs))
+        self.dropouts = nnx.List(
+            [layers.Dropout(dropout, index=index, rngs=rngs) for index in (0, 1)]
+        )
 
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch classes"]:
         x = resampling.adaptive_average_pool(x, POSITIONS)
         x = x.reshape(x.shape[0], -1)
-        for position, dense in enumerate(self.denses[:-1]):
-            x = nnx.relu(dense(x))
-            if self.dropouts:
-                x = self.dropouts[position](x, keys)
+        for dense, dropout in zip(self.denses[:-1], self.dropouts, strict=True):
+            x = dropout(nnx.relu(dense(x)), keys)
         return self.denses[-1](x)
 
 
