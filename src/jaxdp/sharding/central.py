@@ -56,16 +56,8 @@ class Central(strategy.Strategy):
 
         def update(state: TrainState, stacked: Any, constants: Constants) -> Any:
             totals = jax.tree.map(lambda leaf: functools.reduce(combine.add, leaf), stacked[0])
-            grads, batch_stats, weight = combine.divide(totals, count)
-            return step.update_state(
-                state,
-                grads,
-                batch_stats,
-                weight,
-                add(stacked[1]),
-                constants,
-                step_config=step_config,
-            )
+            means, sums = combine.divide(totals, count), add(stacked[1])
+            return step.update_state(state, means, sums, constants, step_config=step_config)
 
         def on_each(function: Any, replicas: Communication) -> Any:
             return jax.pmap(

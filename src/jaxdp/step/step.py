@@ -30,6 +30,9 @@ from jaxdp.step.state import (
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
+# Gradients of the weighted loss, new running statistics of batch norm, and the mean weight of the
+# examples, times the task's divisors.
+Means = tuple[Tree, Tree, Float[Array, ""]]
 TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, Array]]]
 
 
@@ -89,23 +92,18 @@ def train_step(
     """
     with jax.named_scope("input"):  # scopes name the stages of a step in a profile
         batch = gather_examples(batch, constants.examples)
-    (grads, batch_stats, weight), metrics = accumulate_gradients(
+    means, sums = accumulate_gradients(
         state, batch, constants, step_config=step_config, replicas=replicas
     )
     with jax.named_scope("reduce"):
-        grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
-        metrics = replicas.sum(metrics)
-    return update_state(
-        state, grads, batch_stats, weight, metrics, constants, step_config=step_config
-    )
+        means, sums = replicas.mean(means), replicas.sum(sums)
+    return update_state(state, means, sums, constants, step_config=step_config)
 
 
 @jax.named_scope("update")
 def update_state(
     state: TrainState,
-    grads: Tree,
-    batch_stats: Tree,
-    weight: Array,
+    means: Means,
     sums: dict[str, Array],
     constants: Constants,
     *,
@@ -115,13 +113,11 @@ def update_state(
 
     Args:
         state: before the update.
-        grads: of the weighted loss, as means over replicas.
-        batch_stats: new running statistics of batch norm, as means over replicas.
-        weight: mean weight of the examples, times the task's divisors, as a mean over
-            replicas.
+        means: over replicas.
         sums: metric sums of the global batch.
         constants: holds the learning rates.
     """
+    grads, batch_stats, weight = means
     # The weight is exactly 1 for a full batch. With missing examples, the mean is over the present
     # examples, on any replica.
     scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (
@@ -157,7 +153,7 @@ def accumulate_gradients(
     *,
     step_config: StepConfig,
     replicas: Replicas,
-) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
+) -> tuple[Means, dict[str, Array]]:
     """Returns the same values as `compute_gradients`, as means over microbatches that are computed
     one after the other, and their metric sums.
     """
@@ -181,20 +177,22 @@ def accumulate_gradients(
         name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:])
         for name, leaf in shares.items()
     }
+
+    def microbatch(number: int) -> Batch:
+        return {name: leaf[number] for name, leaf in parts.items()}
+
     if step_config.scan:
         # Starts from zeros. With the first microbatch before the loop, the program would be twice
         # as long, and gradients would be reduced twice.
-        means, sums = jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
+        means, sums = jax.eval_shape(compute, microbatch(0))
         zeros = combine.nothing(means), jax.tree.map(jnp.zeros_like, sums)
         total, _ = jax.lax.scan(lambda total, part: (add(total, compute(part)), None), zeros, parts)
     else:
-        total = compute({name: leaf[0] for name, leaf in parts.items()})
+        total = compute(microbatch(0))
         for number in range(1, count):
             # The barrier makes a microbatch wait for the previous microbatch. Computed together,
             # they would require the memory of the whole batch.
-            part, total = jax.lax.optimization_barrier(
-                ({name: leaf[number] for name, leaf in parts.items()}, total)
-            )
+            part, total = jax.lax.optimization_barrier((microbatch(number), total))
             total = add(total, compute(part))
     means, sums = total
     return combine.divide(means, count), sums
@@ -207,9 +205,8 @@ def compute_gradients(
     constants: Constants,
     step_config: StepConfig,
     replicas: Replicas,
-) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums,
-    all of this replica's examples.
+) -> tuple[Means, dict[str, Array]]:
+    """Returns the means and the metric sums of this replica's examples.
 
     The gradients must still be divided by the mean weight of the global batch.
 

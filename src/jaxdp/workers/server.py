@@ -41,11 +41,8 @@ class Server:
         def update(
             state: TrainState, means: Any, sums: dict[str, Any], rates: Any
         ) -> tuple[TrainState, dict[str, Any]]:
-            grads, batch_stats, weight = means
             constants = Constants({}, rates, ())
-            return step.update_state(
-                state, grads, batch_stats, weight, sums, constants, step_config=step_config
-            )
+            return step.update_state(state, means, sums, constants, step_config=step_config)
 
         self._update = jax.jit(update, donate_argnums=0)
         self.state, self._rates = jax.device_put(state), learning_rates
