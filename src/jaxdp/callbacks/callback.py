@@ -1,5 +1,6 @@
 """Defines the base class of callbacks, and creates callbacks by name."""
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,17 @@ _callbacks: Registry[Callable[..., Any]] = Registry("callbacks", "jaxdp.callback
 register = _callbacks.register
 names = _callbacks.entries
 class_named = _callbacks.class_named
+
+
+def folder_of(run: Run, callback: str) -> pathlib.Path:
+    """Returns the run directory, in which a callback writes.
+
+    Raises:
+        ConfigError: for a run without a run directory.
+    """
+    if run.folder is None:
+        raise ConfigError("callbacks", callback, "writes into the run directory; give run_dir")
+    return run.folder
 
 
 def create(callback: Any) -> Any:

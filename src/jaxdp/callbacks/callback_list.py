@@ -2,7 +2,7 @@
 
 import collections
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxdp.callbacks.events import Run
@@ -69,14 +69,13 @@ class CallbackList:
         if hook in _WRITTEN_AT:
             self._before_writing()
         for key, method in self._methods(hook):
-            with self._naming(key, hook):
-                method(self._run, event)
+            self._call(key, hook, method, self._run, event)
 
-    @contextlib.contextmanager
-    def _naming(self, key: str, hook: str) -> Generator[None]:
+    def _call(self, key: str, hook: str, method: Callable[..., Any], *arguments: Any) -> None:
+        """Calls a method of a callback. An error gets the name of the callback."""
         self.current = callback = self._callbacks[key]
         try:
-            yield
+            method(*arguments)
         except Exception as error:
             is_setting = isinstance(error, ConfigError) and hook == "on_start"
             if is_setting or not getattr(callback, "only_reports", False):
@@ -118,8 +117,7 @@ class CallbackList:
         for key, method in self._methods("load_state_dict"):
             callback = self._callbacks[key]
             if key in states:
-                with self._naming(key, "load_state_dict"):
-                    method(states[key])
+                self._call(key, "load_state_dict", method, states[key])
             elif _name(callback) in states:
                 warn(f"the checkpoint holds no state of {key}, which begins anew")
 
@@ -128,14 +126,7 @@ class CallbackList:
         with contextlib.ExitStack() as stack:
             for key, callback in self._callbacks.items():
                 if callable(close := getattr(callback, "close", None)):
-                    stack.callback(self._close, key, close)
-
-    def _close(self, key: str, close: Callable[[], Any]) -> None:
-        if not getattr(self._callbacks[key], "only_reports", False):
-            close()
-            return
-        with self._naming(key, "close"):
-            close()
+                    stack.callback(self._call, key, "close", close)
 
 
 def _in_every_process(callback: Any) -> bool:

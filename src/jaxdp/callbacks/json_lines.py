@@ -2,9 +2,8 @@
 
 from typing import TextIO
 
-from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.callback import folder_of, register
 from jaxdp.callbacks.events import Logged, Run, Started
-from jaxdp.errors import ConfigError
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import keep_readable, no_link, rows_text
 
@@ -22,10 +21,7 @@ class JsonLines:
 
     def on_start(self, run: Run, event: Started) -> None:
         """Opens the file."""
-        if run.folder is None:
-            problem = "writes into the run directory; give run_dir"
-            raise ConfigError("callbacks", "json_lines", problem)
-        file = run.folder / "metrics.jsonl"
+        file = folder_of(run, "json_lines") / "metrics.jsonl"
 
         def is_kept(row: Row) -> bool:
             # A training row between two log steps was written because a callback ended the run.

@@ -1,5 +1,6 @@
 """Draws the plots of a finished run: curves, and a confusion matrix or predictions."""
 
+from jaxdp.callbacks.callback import folder_of
 from jaxdp.callbacks.events import Ended, Run
 from jaxdp.inference.instances import label_instances
 from jaxdp.rundir.layout import RunDirectory
@@ -17,8 +18,7 @@ class Plots:
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
-        assert run.folder is not None
-        directory, task = RunDirectory(run.folder), run.setup.step_config.task
+        directory, task = RunDirectory(folder_of(run, "plots")), run.setup.step_config.task
         title = valid_text(run.title)
         try:
             # These modules import Matplotlib, for which the first step need not wait.

@@ -4,7 +4,7 @@
 
 import jax
 
-from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.callback import folder_of, register
 from jaxdp.callbacks.events import Run, Started, StepBegin, StepEnd
 from jaxdp.errors import ConfigError
 
@@ -35,18 +35,17 @@ class Profiler:
 
     def on_start(self, run: Run, event: Started) -> None:
         """Raises ConfigError for a run without a folder, or without these steps."""
-        problem = "writes into the run directory; give run_dir" if run.folder is None else ""
-        if self._first > (total_steps := run.setup.intervals.total_steps):
+        folder_of(run, "profiler")
+        total_steps = run.setup.intervals.total_steps
+        if self._first > total_steps:
             problem = f"begins after the last step, {total_steps}"
-        if problem:
             raise ConfigError("callbacks", f"profiler:first={self._first}", problem)
 
     def on_step_begin(self, run: Run, event: StepBegin) -> None:
         """Starts to record before the first of the steps."""
         if not self._records and event.first <= self._last and event.last >= self._first:
-            assert run.folder is not None
             with run.paused():
-                jax.profiler.start_trace(run.folder / "profile")
+                jax.profiler.start_trace(folder_of(run, "profiler") / "profile")
                 self._records = True
 
     def on_step_end(self, run: Run, event: StepEnd) -> None:

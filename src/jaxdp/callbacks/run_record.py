@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+from jaxdp.callbacks.callback import folder_of
 from jaxdp.callbacks.events import Ended, Run, Started
 from jaxdp.data.fingerprint import fingerprint
 from jaxdp.errors import ConfigError
@@ -67,5 +68,4 @@ def _changed_examples(directory: RunDirectory, dataset: str, now: str) -> dict[s
 
 
 def _directory(run: Run) -> RunDirectory:
-    assert run.folder is not None
-    return RunDirectory(run.folder)
+    return RunDirectory(folder_of(run, "run_record"))

@@ -5,10 +5,9 @@
 import time
 from typing import Any
 
-from jaxdp.callbacks.callback import register
+from jaxdp.callbacks.callback import folder_of, register
 from jaxdp.callbacks.events import Ended, Logged, Run, Started
 from jaxdp.callbacks.tracking import metrics_of
-from jaxdp.errors import ConfigError
 
 
 @register("tensorboard")
@@ -25,10 +24,7 @@ class TensorBoard:
 
     def on_start(self, run: Run, event: Started) -> None:
         """Opens a file of events in the run directory."""
-        if run.folder is None:
-            problem = "writes into the run directory; give run_dir"
-            raise ConfigError("callbacks", "tensorboard", problem)
-        directory = run.folder / "tensorboard"
+        directory = folder_of(run, "tensorboard") / "tensorboard"
         resumed = any(directory.glob("*"))
         directory.mkdir(parents=True, exist_ok=True)
         import tensorboardX.event_file_writer
