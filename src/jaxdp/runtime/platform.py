@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
 from jaxdp.runtime.free_memory import group_limits
+from jaxdp.text.messages import one_line
 
 # By the version of jaxlib.
 _CPU = tomllib.loads(pathlib.Path(__file__).with_name("cpu_flags.toml").read_text())
@@ -206,7 +207,7 @@ def check_backend() -> None:
             if asked
             else "JAX_PLATFORMS=cpu does without accelerators"
         )
-        reason = " ".join(str(error).split()) or "there is no such device"
+        reason = one_line(error) or "there is no such device"
         raise ConfigError("", "", f"JAX cannot start: {reason}; {hint}") from error
 
 

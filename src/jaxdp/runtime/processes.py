@@ -22,6 +22,7 @@ from jaxdp.runtime import clusters, coordinator, cpu_backend
 from jaxdp.runtime.group import Group, runtime_state
 from jaxdp.text.console import say_again
 from jaxdp.text.flags import for_command
+from jaxdp.text.messages import one_line
 
 PROG = "jaxdp.train"
 # Texts of errors that are usually caused by the death of another process.
@@ -174,7 +175,7 @@ def _initialize(config: ProcessConfig, cluster: str | None) -> None:
     except Exception as error:  # JAX raises any exception of reading the cluster's variables
         if cluster is None:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = one_line(f"{type(error).__name__}: {error}")
         remedy = (
             f"{cluster} was detected, but JAX cannot connect its processes ({reason});"
             f" {clusters.ALTERNATIVES}"

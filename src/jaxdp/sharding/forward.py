@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Shaped
 
-from jaxdp.sharding.mesh import DATA_AXIS, data_mesh
+from jaxdp.sharding.mesh import DATA_AXIS, data_mesh, replicated, split_over_data
 from jaxdp.sharding.tracing import own_trace
 
 
@@ -45,9 +45,8 @@ class Forward:
             self._programs[devices] = self._compile(mesh)
         if devices not in self._placed:
             with jax.ensure_compile_time_eval():  # even if the first call only requests shapes
-                everywhere = NamedSharding(mesh, PartitionSpec())
-                self._placed[devices] = jax.device_put(self._state, everywhere)
-        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(DATA_AXIS)))
+                self._placed[devices] = jax.device_put(self._state, replicated(mesh))
+        batch = jax.device_put(batch, split_over_data(mesh))
         return self._programs[devices](self._placed[devices], batch)
 
     def _compile(self, mesh: Mesh) -> Callable[[Any, Any], Array]:

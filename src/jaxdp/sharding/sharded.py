@@ -67,10 +67,13 @@ class Sharded(strategy.Strategy):
             preprocess = _SpreadPreprocess(**vars(step_config.preprocess), spread=self._spread)
             step_config = dataclasses.replace(step_config, preprocess=preprocess)
 
+        def complete(batch: Batch, constants: Constants) -> tuple[Batch, Constants]:
+            batch = gather(batch, constants.examples)
+            return batch, dataclasses.replace(constants, examples={})
+
         @winograd.avoided(spread)
         def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
-            batch = gather(batch, constants.examples)
-            constants = dataclasses.replace(constants, examples={})
+            batch, constants = complete(batch, constants)
             return step.train_step(
                 state, batch, constants, step_config=step_config, replicas=replicas
             )
@@ -79,8 +82,7 @@ class Sharded(strategy.Strategy):
         def eval_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
             params, ema = replicas.local((state.params, state.ema))
             state = dataclasses.replace(state, params=params, ema=ema)
-            batch = gather(batch, constants.examples)
-            constants = dataclasses.replace(constants, examples={})
+            batch, constants = complete(batch, constants)
             return step.eval_step(
                 state, batch, constants, step_config=step_config, replicas=replicas
             )

@@ -116,7 +116,7 @@ def create_optimizer(
     try:
         rule_transformation: Any = rule(learning_rate=schedule, **keywords)
     except (TypeError, ValueError) as error:
-        raise ConfigError("optimizer_kwargs", keywords, " ".join(str(error).split())) from error
+        raise ConfigError("optimizer_kwargs", keywords, one_line(error)) from error
     return optax.chain(*chain, rule_transformation)
 
 

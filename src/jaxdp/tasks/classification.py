@@ -10,7 +10,15 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxdp.errors import ConfigError
-from jaxdp.tasks.task import Batch, BatchSums, Losses, Task, check_class_weights, register
+from jaxdp.tasks.task import (
+    Batch,
+    BatchSums,
+    Losses,
+    Task,
+    check_class_weights,
+    register,
+    weighted_sums,
+)
 
 TOP = 5
 Logits = Float[Array, "batch classes"]
@@ -78,13 +86,10 @@ class Classification(Task):
 
     def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
         labels: Int[Array, "batch"] = batch["labels"]
-        weights = batch["weights"]
-        losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
         predicted = jnp.argmax(outputs, -1)
-        sums = {
-            "loss": jnp.sum(weights * losses),
-            "correct": jnp.sum(weights * (predicted == labels)),
-            "examples": jnp.sum(weights),
+        values = {
+            "loss": optax.softmax_cross_entropy_with_integer_labels(outputs, labels),
+            "correct": predicted == labels,
         }
         if self.num_classes > TOP:
             # Counts larger logits instead of sorting. An equal logit of a lower class also counts,
@@ -93,9 +98,9 @@ class Classification(Task):
             is_lower = jnp.arange(self.num_classes) < labels[:, None]
             ahead = (outputs > own) | ((outputs == own) & is_lower)
             # NaN has no rank.
-            among = (jnp.sum(ahead, -1) < TOP) & jnp.isfinite(own[:, 0])
-            sums["among_top5"] = jnp.sum(weights * among)
+            values["among_top5"] = (jnp.sum(ahead, -1) < TOP) & jnp.isfinite(own[:, 0])
+        sums = weighted_sums(values, batch)
         if not training:
-            actual = weights[:, None] * jax.nn.one_hot(labels, self.num_classes)
+            actual = batch["weights"][:, None] * jax.nn.one_hot(labels, self.num_classes)
             sums["confusion"] = actual.T @ jax.nn.one_hot(predicted, self.num_classes)
         return sums

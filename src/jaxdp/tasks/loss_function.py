@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.errors import ConfigError
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio
+from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio, weighted_sums
 from jaxdp.text.messages import nearest
 
 LossFunction = Callable[[Array, Array], Any]
@@ -86,13 +86,11 @@ class LossTask(Task):
     def sums(
         self, outputs: Float[Array, "batch ..."], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, ""]]:
-        weights, targets = batch["weights"], batch[TARGET_FIELDS[self.kind]]
+        targets = batch[TARGET_FIELDS[self.kind]]
         values = self._per_example(outputs, targets)
-        sums = {name: jnp.sum(weights * value) for name, value in values.items()}
-        sums["examples"] = jnp.sum(weights)
         if self.kind == "classification":
-            sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
-        return sums
+            values["correct"] = jnp.argmax(outputs, -1) == targets
+        return weighted_sums(values, batch)
 
     def metrics(self, sums: Sums) -> dict[str, float]:
         extra = {

@@ -12,7 +12,16 @@ from jaxtyping import Array, Float
 
 from jaxdp.errors import ConfigError
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import Batch, BatchSums, Losses, Sums, Task, check_choice, register
+from jaxdp.tasks.task import (
+    Batch,
+    BatchSums,
+    Losses,
+    Sums,
+    Task,
+    check_choice,
+    register,
+    weighted_sums,
+)
 
 LOSSES = ("l2", "l1", "huber")
 
@@ -58,13 +67,12 @@ class Regression(Task):
         self, outputs: Float[Array, "batch h w channels"], batch: Batch, *, training: bool
     ) -> BatchSums:
         errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
-        weights = batch["weights"]
-        return {
-            "loss": jnp.sum(weights * self.losses(outputs, batch)),
-            "examples": jnp.sum(weights),
-            "squared": jnp.sum(weights * jnp.mean(jnp.square(errors), (1, 2, 3))),
-            "absolute": jnp.sum(weights * jnp.mean(jnp.abs(errors), (1, 2, 3))),
+        values = {
+            "loss": self.losses(outputs, batch),
+            "squared": jnp.mean(jnp.square(errors), (1, 2, 3)),
+            "absolute": jnp.mean(jnp.abs(errors), (1, 2, 3)),
         }
+        return weighted_sums(values, batch)
 
     def metrics(self, sums: Sums) -> dict[str, float]:
         """Returns `loss`, `mse`, `mae` and `psnr`, in decibels, from the mean squared error of the

@@ -25,6 +25,7 @@ from jaxdp.tasks.task import (
     check_class_weights,
     ratio,
     register,
+    weighted_sums,
 )
 
 LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
@@ -118,10 +119,12 @@ class Segmentation(Task):
 
     def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
         masks, counted, _ = self._targets(outputs, batch)
-        weights = batch["weights"]
-        # Without weights of classes or borders, so that runs can be compared.
-        losses = self._loss(outputs, masks, counted, counted.astype(jnp.float32))
-        counts = counted * weights[:, None, None]
+        values = {
+            # Without weights of classes or borders, so that runs can be compared.
+            "loss": self._loss(outputs, masks, counted, counted.astype(jnp.float32)),
+            "unscored": ~jnp.any(counted, (1, 2)),
+        }
+        counts = counted * batch["weights"][:, None, None]
         predicted = jnp.argmax(outputs, -1)
         classes = jnp.arange(self.num_classes)
         is_actual, is_predicted = masks[..., None] == classes, predicted[..., None] == classes
@@ -129,10 +132,7 @@ class Segmentation(Task):
         def count(pixels: Array) -> Array:
             return jnp.sum(counts[..., None] * pixels, (0, 1, 2))
 
-        return {
-            "loss": jnp.sum(weights * losses),
-            "examples": jnp.sum(weights),
-            "unscored": jnp.sum(weights * ~jnp.any(counted, (1, 2))),
+        return weighted_sums(values, batch) | {
             "intersection": count(is_actual & is_predicted),
             "actual": count(is_actual),
             "predicted": count(is_predicted),

@@ -191,6 +191,15 @@ def check_class_weights(weights: Any, num_classes: int) -> None:
         raise ConfigError("task_kwargs", shown, remedy)
 
 
+def weighted_sums(values: Mapping[str, Array], batch: Batch) -> dict[str, Array]:
+    """Returns the sums of values (batch,) over the examples by name, and the number of examples,
+    weighted by `batch["weights"]`.
+    """
+    weights = batch["weights"]
+    sums = {name: jnp.sum(weights * value) for name, value in values.items()}
+    return sums | {"examples": jnp.sum(weights)}
+
+
 def ratio(part: Any, whole: Any) -> Any:
     """Returns part / whole as float64, and 0 where the whole is 0."""
     whole = np.asarray(whole, np.float64)

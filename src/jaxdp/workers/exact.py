@@ -12,6 +12,7 @@ import numpy as np
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError
 from jaxdp.sharding import strategy
+from jaxdp.sharding.strategy import divisors, nearest_divisor
 from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
@@ -99,13 +100,13 @@ class Exact(OnWorkers):
         size, mode = int(config.global_batch_size or 0), config.batch_norm
         has_statistics = bool(jax.tree.leaves(shapes.batch_stats))
         unit = (mode.group_size if mode is not None and has_statistics else None) or 1
-        possible = [count for count in range(1, size // unit + 1) if size % (count * unit) == 0]
+        possible = divisors(size // unit)
         slices = config.slices
         if slices is None:
             return max(count for count in possible if count <= _MOST_SLICES)
         if slices in possible:
             return slices
         whole = f"whole groups of {unit}" if unit > 1 else "equal parts"
-        near = min(possible, key=lambda count: abs(count - slices))
+        near = nearest_divisor(size // unit, slices)
         remedy = f"slices must be {whole} of the {size} examples of a batch; use {near}"
         raise ConfigError("slices", slices, remedy)
