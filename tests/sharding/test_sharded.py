@@ -359,7 +359,7 @@ def test_padding_of_version_0_2_is_taken_off() -> None:
         writer.save(5, padded, {"rollbacks": 1, SHAPES: shapes}, None)
     reader = checkpoints("run")
     assert_same_checkpoint(reader.arrays(5), expected, atol=0)
-    state, position = reader.restore(5, run.shapes, run.strategy.restore_target(run.shapes))
+    state, position = reader.restore(5, run.shapes, run.strategy.abstract(run.shapes))
     assert position == {"rollbacks": 1}
     again = run.strategy.gather(run.strategy.restore(state))
     assert_same_checkpoint(flatten(again), expected, atol=0)

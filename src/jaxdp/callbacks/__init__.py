@@ -18,21 +18,34 @@ warning, and the run goes on. Register a class with `@callbacks.register("name")
 
 from typing import TYPE_CHECKING
 
-from jaxdp.callbacks.callback import HOOKS as HOOKS
-from jaxdp.callbacks.callback import Callback as Callback
+from jaxdp.callbacks.callback import HOOKS, Callback, create, names, register
 from jaxdp.callbacks.callback import class_named as __getattr__  # noqa: F401
-from jaxdp.callbacks.callback import create as create
-from jaxdp.callbacks.callback import names as names
-from jaxdp.callbacks.callback import register as register
-from jaxdp.callbacks.callback_list import CallbackError as CallbackError
-from jaxdp.callbacks.callback_list import CallbackList as CallbackList
+from jaxdp.callbacks.callback_list import CallbackError, CallbackList
 
 if TYPE_CHECKING:
-    from jaxdp.callbacks.device_monitor import DeviceMonitor as DeviceMonitor
-    from jaxdp.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from jaxdp.callbacks.json_lines import JsonLines as JsonLines
-    from jaxdp.callbacks.mlflow import MLflow as MLflow
-    from jaxdp.callbacks.profiler import Profiler as Profiler
-    from jaxdp.callbacks.progress import Progress as Progress
-    from jaxdp.callbacks.tensorboard import TensorBoard as TensorBoard
-    from jaxdp.callbacks.wandb import WandB as WandB
+    from jaxdp.callbacks.device_monitor import DeviceMonitor
+    from jaxdp.callbacks.early_stopping import EarlyStopping
+    from jaxdp.callbacks.json_lines import JsonLines
+    from jaxdp.callbacks.mlflow import MLflow
+    from jaxdp.callbacks.profiler import Profiler
+    from jaxdp.callbacks.progress import Progress
+    from jaxdp.callbacks.tensorboard import TensorBoard
+    from jaxdp.callbacks.wandb import WandB
+
+__all__ = [
+    "HOOKS",
+    "Callback",
+    "CallbackError",
+    "CallbackList",
+    "DeviceMonitor",
+    "EarlyStopping",
+    "JsonLines",
+    "MLflow",
+    "Profiler",
+    "Progress",
+    "TensorBoard",
+    "WandB",
+    "create",
+    "names",
+    "register",
+]

@@ -3,6 +3,6 @@
 The names in this package are public, for programs with their own loop.
 """
 
-from jaxdp.checkpoint.checkpoints import Checkpoints as Checkpoints
+from jaxdp.checkpoint.checkpoints import Checkpoints
 
 __all__ = ["Checkpoints"]

@@ -160,22 +160,12 @@ def float32_or_wider(outputs: Array) -> Array:
     return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
 
-def set_remat(model: nnx.Module, remat: str) -> None:
-    """Sets which activations the backward pass recomputes instead of keeping them.
-
-    Args:
-        model: a model that calls its blocks with `run_blocks`.
-        remat: `none`, or `blocks` for the activations inside each block.
-    """
-    setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
-
-
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
     """Calls a model's blocks one after the other, and keeps the activations for the backward pass
-    that `set_remat` allows.
+    that the model's attribute `remat` allows: all, or with `blocks` none inside of a block.
 
     Args:
-        model: the model that `set_remat` was called with.
+        model: the model. A train step sets its attribute `remat`.
         blocks: modules that map an array to the next block's input.
         x: the first block's input.
         *args: further arguments of every block, e.g. the keys of the examples.

@@ -28,13 +28,18 @@ def check_memory(wanted: int) -> None:
         )
 
 
+def machine_memory_bytes() -> int:
+    """Returns the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def available_memory_bytes() -> int:
     """Returns how much memory this process can still allocate before other processes are swapped
     out or killed.
 
     The limits of a container and of the process itself (`ulimit -v`) apply.
     """
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [machine_memory_bytes()]
     if sys.platform == "linux":
         import resource
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
-from jaxdp.runtime.free_memory import group_limits
+from jaxdp.runtime.free_memory import group_limits, machine_memory_bytes
 from jaxdp.text.messages import one_line
 
 # By the version of jaxlib.
@@ -231,5 +231,4 @@ def device_memory_bytes(devices: list) -> int:
     statistics = devices[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *(limit for limit, _ in group_limits())]) // len(devices)
+    return min([machine_memory_bytes(), *(limit for limit, _ in group_limits())]) // len(devices)

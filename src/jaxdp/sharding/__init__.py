@@ -5,10 +5,7 @@ collectives. `mesh.py` and `partition.py` determine where arrays are. The names 
 public, for programs with their own loop or strategy.
 """
 
-from jaxdp.sharding.mesh import MeshShape as MeshShape
-from jaxdp.sharding.strategy import Strategy as Strategy
-from jaxdp.sharding.strategy import create_strategy as create_strategy
-from jaxdp.sharding.strategy import names as names
-from jaxdp.sharding.strategy import register as register
+from jaxdp.sharding.mesh import MeshShape
+from jaxdp.sharding.strategy import Strategy, create_strategy, names, register
 
 __all__ = ["MeshShape", "Strategy", "create_strategy", "names", "register"]

@@ -125,16 +125,13 @@ class Sharded(strategy.Strategy):
             )
             raise ConfigError("mesh", self.axes, remedy)
 
-    def restore_target(self, shapes: TrainState) -> TrainState | None:
-        return self.abstract(shapes) if self.shard_params else None
-
     def restore(self, state: TrainState) -> TrainState:
         if not self.shard_params:
             return super().restore(state)
 
         def put(leaf: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
             if isinstance(leaf, jax.Array) and leaf.sharding == like.sharding:
-                return leaf  # was read into `restore_target`
+                return leaf  # was read into `abstract`
             whole = np.array(leaf)  # a copy, as in `super`
             # A device receives only its own shard.
             return jax.make_array_from_callback(

@@ -217,17 +217,10 @@ class Strategy(abc.ABC):
         """Creates a state and places it."""
         return self.restore(create_state())
 
-    def restore_target(self, shapes: TrainState) -> TrainState | None:
-        """Returns shapes and shardings into which each process reads its shards of a checkpoint.
-
-        None if each reads all of it.
-        """
-        return None
-
     def restore(self, state: TrainState) -> TrainState:
         """Places a state on the devices, as a copy, since a train step consumes its state.
 
-        Arrays that were read into `restore_target` stay in place.
+        Arrays of a sharded state that were read into its shapes, `abstract`, stay in place.
         """
         sharding = self._state_sharding
         # On a CPU, JAX shares the memory of an aligned NumPy array whatever `may_alias` says.

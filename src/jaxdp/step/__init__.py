@@ -4,14 +4,10 @@ its metrics.
 The names in this package are public, for programs with their own loop.
 """
 
-from jaxdp.step import metrics as metrics
-from jaxdp.step.replicas import Replicas as Replicas
-from jaxdp.step.state import Constants as Constants
-from jaxdp.step.state import TrainState as TrainState
-from jaxdp.step.state import create_train_state as create_train_state
-from jaxdp.step.step import StepConfig as StepConfig
-from jaxdp.step.step import eval_step as eval_step
-from jaxdp.step.step import train_step as train_step
+from jaxdp.step import metrics
+from jaxdp.step.replicas import Replicas
+from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.step.step import StepConfig, eval_step, train_step
 
 __all__ = [
     "Constants",

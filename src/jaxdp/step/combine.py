@@ -49,17 +49,18 @@ def difference(new: Tree, old: Tree) -> Tree:
     """Returns by how much arrays on the host have changed; for booleans, whether they have
     changed.
     """
-
-    def subtract(one: Any, other: Any) -> Any:
-        return (np.subtract if one.dtype != bool else np.logical_xor)(one, other)
-
-    return jax.tree.map(subtract, new, old)
+    return _on_host(np.subtract, new, old)
 
 
 def changed(old: Tree, by: Tree) -> Tree:
     """Returns arrays on the host, changed by a `difference`."""
+    return _on_host(np.add, old, by)
 
-    def change(one: Any, other: Any) -> Any:
-        return (np.add if one.dtype != bool else np.logical_xor)(one, other)
 
-    return jax.tree.map(change, old, by)
+def _on_host(of_numbers: np.ufunc, first: Tree, second: Tree) -> Tree:
+    """Applies a function of numbers to two trees; for booleans, whether exactly one is true."""
+
+    def apply(one: Any, other: Any) -> Any:
+        return (np.logical_xor if one.dtype == bool else of_numbers)(one, other)
+
+    return jax.tree.map(apply, first, second)

@@ -233,7 +233,7 @@ def compute_gradients(
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
-        layers.set_remat(model, step_config.remat)
+        model.remat = step_config.remat  # for `layers.run_blocks`
         outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
         loss = jnp.mean(batch["weights"] * step_config.task.losses(outputs, batch))
         if state.loss_scale is not None:

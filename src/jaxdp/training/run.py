@@ -199,7 +199,9 @@ class TrainingRun:
         assert self._checkpoints is not None
         shapes, strategy = self.setup.shapes, self.setup.strategy
         try:
-            return self._checkpoints.restore(step, shapes, strategy.restore_target(shapes))
+            # Each process reads only its shards of a sharded state.
+            parts = strategy.abstract(shapes) if strategy.shard_params else None
+            return self._checkpoints.restore(step, shapes, parts)
         except ConfigError as error:
             remedy = error.remedy.template
             if changed := self._changes():
