@@ -43,11 +43,10 @@ class TensorBoard:
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Adds the images that were drawn."""
-        if self._writer is not None:
-            for name, image in event.images.items():
-                summary = self._library.summary.image(name, image, dataformats="HWC")
-                self._add(event.step, summary=summary)
-            self._writer.flush()
+        for name, image in event.images.items():
+            summary = self._library.summary.image(name, image, dataformats="HWC")
+            self._add(event.step, summary=summary)
+        self._writer.flush()
 
     def _add(self, step: int, **content: Any) -> None:
         self._writer.write_event(

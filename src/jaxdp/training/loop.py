@@ -43,7 +43,7 @@ class Loop:
         best_metric: the metric for which the best state is saved; None if no state is the best.
 
     Attributes:
-        state: the current state, on the devices.
+        state: the current state, on the devices; once the run has ended, its result.
         counters: metric sums and times of the steps so far.
         reader: reads the metric sums of dispatched steps.
         rows: all complete rows.

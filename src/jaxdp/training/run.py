@@ -71,7 +71,6 @@ class TrainingRun:
             callbacks, self, primary=group.index == 0, before_writing=self._check_in_place
         )
         self._loop = Loop(setup, self._callbacks, stopping, best_metric)
-        self._result: TrainState | None = None
         self._predictor: Predictor | None = None
 
     def where(self) -> dict[str, Any]:
@@ -81,8 +80,8 @@ class TrainingRun:
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns the predictions of the current state, or of the result at the end of the run."""
-        state = self._loop.state if self._result is None else self._result
-        return answers.predict(self._predicting(state), images, probabilities=probabilities)
+        predictor = self._predicting(self._loop.state)
+        return answers.predict(predictor, images, probabilities=probabilities)
 
     def _predicting(self, state: TrainState) -> Predictor:
         """Returns a predictor of a state. All states share one compiled program."""
@@ -221,8 +220,9 @@ class TrainingRun:
         outcome = self._evaluated(outcome, result_step)
         evaluated, predictor = dict[str, dict[str, float]](), None
         if outcome.state is not None and outcome.sums is not None:
+            self._loop.state = outcome.state
             # In all processes, because each may hold a part of the state.
-            self._result, predictor = outcome.state, self._predicting(outcome.state)
+            predictor = self._predicting(outcome.state)
             evaluated = summary.result_metrics(self.setup, outcome, predictor)
         written = summary.summarize(
             self.setup,
