@@ -62,8 +62,8 @@ class Checkpoints(SavedCheckpoints):
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(directory, best_metric=best_metric, settings=settings)
-        self._response: Any = None  # Orbax's handle of the save in progress
-        self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
+        # Step, and Orbax's handle, of the save in progress, which has no checksums yet.
+        self._in_progress: tuple[int, Any] | None = None
         self._unread: TrainState | None = None  # the first state, until it is read back
         self._has_saved = False
         self._given_up = False  # Orbax also waits for processes that failed to save
@@ -134,7 +134,7 @@ class Checkpoints(SavedCheckpoints):
             if replaces:
                 _synchronize("replaced")
             orbax_errors.background = None
-            self._response = self._orbax.save_async(
+            response = self._orbax.save_async(
                 step,
                 flatten(state),
                 force=True,
@@ -142,7 +142,7 @@ class Checkpoints(SavedCheckpoints):
                 metrics=dict(metrics) if metrics else None,
                 custom_metadata={**position, SETTINGS: dict(self._settings)},
             )
-        self._unsealed = step
+        self._in_progress = step, response
         if not self._has_saved:
             self._has_saved = True
             self._unread = jax.tree.map(
@@ -157,8 +157,8 @@ class Checkpoints(SavedCheckpoints):
         Raises:
             NotSavedError: if the save in progress could not be written.
         """
-        step, self._unsealed = self._unsealed, None
-        response, self._response = self._response, None
+        step, response = self._in_progress or (None, None)
+        self._in_progress = None
         with self._saving(step):
             try:
                 if response is not None:
@@ -169,9 +169,10 @@ class Checkpoints(SavedCheckpoints):
                 if not self._given_up:
                     # Without this, Orbax raises an error again when it is closed.
                     self._orbax.wait()
-        if step is not None:
-            self._read_back(step)
-        if step is not None and jax.process_index() == 0:
+        if step is None:
+            return
+        self._read_back(step)
+        if jax.process_index() == 0:
             try:
                 integrity.record(self._directory, step)
             except OSError as error:

@@ -18,7 +18,6 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
-from jaxdp.errors import ConfigError
 from jaxdp.sharding import mesh, strategy
 from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.tracing import own_trace
@@ -35,14 +34,12 @@ class Central(strategy.Strategy):
     """
 
     name = "central"
+    one_process = "works in one process; with several use pmap, shard_map or sharded"
     refuses: ClassVar[Mapping[str, str]] = {
         "steps_per_execution": "has a step of several programs; use 1"
     }
 
     def _build(self) -> None:
-        if jax.process_count() > 1:
-            remedy = "works in one process; with several use pmap, shard_map or sharded"
-            raise ConfigError("strategy", self.name, remedy)
         step_config, count = self.step_config, len(self.devices)
 
         def split(batch: step.Batch, data: Mapping[str, Any]) -> dict[str, jax.Array]:

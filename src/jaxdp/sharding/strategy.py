@@ -52,6 +52,7 @@ class Strategy(abc.ABC):
     name: ClassVar[str]
     takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
     one_device: ClassVar[bool] = False  # whether it uses one device only
+    one_process: ClassVar[str] = ""  # what to do with several processes, if it takes only one
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
     # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
     takes_batches: ClassVar[bool] = True
@@ -76,6 +77,8 @@ class Strategy(abc.ABC):
                 others = " or ".join(name for name, kind in names().items() if kind.takes_mesh)
                 remedy = f"use {flag('strategy', others)}, or leave {flag(field)} out"
                 raise ConfigError(field, value, f"{problem}; {remedy}")
+        if self.one_process and jax.process_count() > 1:
+            raise ConfigError("strategy", self.name, self.one_process)
         self.step_config = step_config
         self.devices = list(devices)
         self.axes = axes

@@ -50,6 +50,7 @@ class OnWorkers(Single):
         session: of the run that is under way; None outside of `resources`.
     """
 
+    one_process = "is started by one process, which starts its workers"
     runs_ahead = False
     takes_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
@@ -62,10 +63,6 @@ class OnWorkers(Single):
     session: WorkerSession | None = None
 
     def _build(self) -> None:
-        if jax.process_count() > 1:
-            raise ConfigError(
-                "strategy", self.name, "is started by one process, which starts its workers"
-            )
         if self.num_devices > 1:
             remedy = f"takes {flag('workers')}; each is one device"
             problem = f"{flag('strategy', self.name)} {remedy}"
