@@ -232,9 +232,8 @@ def run_setup(
             directory = open_run(setup.config, description, create=primary)
             if primary:
                 cleanup.enter_context(directory.exclusive())
-        cleanup.enter_context(setup.strategy.resources(setup))
         # First, so that the other callbacks see the fields that the strategy adds to a row.
-        chosen = [*setup.strategy.callbacks(), *chosen]
+        chosen = [*cleanup.enter_context(setup.strategy.resources(setup)), *chosen]
         stopping = Stopping(signals, group)
         run = TrainingRun(
             setup, group, chosen, directory, stopping, start_time=start_time, before=before

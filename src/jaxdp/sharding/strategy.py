@@ -138,16 +138,15 @@ class Strategy(abc.ABC):
             if values[name] != defaults[name]:
                 raise ConfigError(name, values[name], f"{flag('strategy', self.name)} {reason}")
 
-    def resources(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
+    def resources(self, setup: Any) -> contextlib.AbstractContextManager[Sequence[Any]]:
         """Returns a context with what train steps need apart from devices, such as other processes.
 
-        Its argument is the `build.setup.Setup` of the run.
-        """
-        return contextlib.nullcontext()
+        The context provides callbacks of the run, which are called first.
 
-    def callbacks(self) -> Sequence[Any]:
-        """Returns callbacks of the run that uses `resources`, which are called first."""
-        return ()
+        Args:
+            setup: the `build.setup.Setup` of the run.
+        """
+        return contextlib.nullcontext(())
 
     def check_resources(self) -> None:  # noqa: B027
         """Raises ConfigError if train steps need what `resources` provides, and it is not there."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -105,8 +105,8 @@ class OnWorkers(Single):
         return 1
 
     @contextlib.contextmanager
-    def resources(self, setup: Setup) -> Iterator[None]:
-        """Provides the workers and servers of a run.
+    def resources(self, setup: Setup) -> Iterator[Sequence[Any]]:
+        """Provides the workers and servers of a run, and the callback that records them.
 
         Raises:
             ConfigError: if there is no cluster at the address, or for objects that cannot be sent.
@@ -141,15 +141,12 @@ class OnWorkers(Single):
                 pool, servers, work, spec.slices, setup.intervals.total_steps, config.staleness
             )
             cleanup.callback(setattr, self, "session", None)
-            yield
+            yield [WorkersLog(self.session)]
 
     def check_resources(self) -> None:
         if self.session is None:
             remedy = "computes on workers, which only training starts; use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-
-    def callbacks(self) -> list[Any]:
-        return [WorkersLog(self.session)] if self.session is not None else []
 
     def _step(self, *arguments: Any) -> tuple[TrainState, dict[str, Any]]:
         assert self.session is not None
