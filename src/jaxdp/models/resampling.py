@@ -1,11 +1,12 @@
 """Provides pooling and resizing of feature maps, in NHWC layout."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 
 def max_pool(
@@ -53,6 +54,15 @@ def adaptive_average_pool(
     `size` does not divide n, and repeat rows if `size` is larger than n.
     """
     return _resample(x, _window_means(x.shape[1], size), _window_means(x.shape[2], size))
+
+
+def center_crop(
+    x: Shaped[Any, "batch height width *rest"], like: Shaped[Any, "batch h w *others"]
+) -> Shaped[Any, "batch h w *rest"]:
+    """Crops a map, of JAX or NumPy, to the height and width of another one, in its centre."""
+    rows, columns = like.shape[1:3]
+    top, left = (x.shape[1] - rows) // 2, (x.shape[2] - columns) // 2
+    return x[:, top : top + rows, left : left + columns]
 
 
 def resize_align_corners(

@@ -131,9 +131,7 @@ class UNet(nnx.Module):
             skip = skips.pop()
             up = self._upsample(x, index, skip.shape[1:3])
             if self.padding == "valid":
-                rows, columns = up.shape[1:3]
-                top, left = (skip.shape[1] - rows) // 2, (skip.shape[2] - columns) // 2
-                skip = skip[:, top : top + rows, left : left + columns]
+                skip = resampling.center_crop(skip, up)
             x = layers.run_blocks(self, [block], jnp.concatenate([skip, up], -1))
         return layers.float32_or_wider(self.head(x))
 

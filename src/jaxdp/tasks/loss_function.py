@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.errors import ConfigError
-from jaxdp.tasks.segmentation import center_crop
+from jaxdp.models.resampling import center_crop
 from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio, weighted_sums
 from jaxdp.text.messages import nearest
 
@@ -103,7 +103,7 @@ class LossTask(Task):
     def _per_example(self, outputs: Array, targets: Array) -> dict[str, Losses]:
         """Returns the losses, and the other values that the function returns."""
         if self.kind != "classification":
-            targets = center_crop(targets, outputs.shape[1:3])
+            targets = center_crop(targets, outputs)
         returned = self.function(outputs, targets)
         values: dict[str, Any] = {"loss": returned}
         if isinstance(returned, tuple):

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float
 
 from jaxdp.errors import ConfigError
-from jaxdp.tasks.segmentation import center_crop
+from jaxdp.models.resampling import center_crop
 from jaxdp.tasks.task import (
     Batch,
     BatchSums,
@@ -56,7 +56,7 @@ class Regression(Task):
             raise ConfigError("task_kwargs", {"delta": self.delta}, "must be greater than 0")
 
     def losses(self, outputs: Float[Array, "batch h w channels"], batch: Batch) -> Losses:
-        errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
+        errors = outputs - center_crop(batch["targets"], outputs)
         if self.loss == "huber":
             losses = optax.huber_loss(errors, delta=float(self.delta))
         else:
@@ -66,7 +66,7 @@ class Regression(Task):
     def sums(
         self, outputs: Float[Array, "batch h w channels"], batch: Batch, *, training: bool
     ) -> BatchSums:
-        errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
+        errors = outputs - center_crop(batch["targets"], outputs)
         values = {
             "loss": self.losses(outputs, batch),
             "squared": jnp.mean(jnp.square(errors), (1, 2, 3)),

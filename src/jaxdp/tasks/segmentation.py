@@ -4,7 +4,6 @@
 # pyright: reportMissingTypeStubs=false
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.errors import ConfigError
+from jaxdp.models.resampling import center_crop
 from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
     Batch,
@@ -109,12 +109,12 @@ class Segmentation(Task):
         """Returns masks cropped to the outputs, which unpadded convolutions make smaller; which
         pixels count; and their weights in the training loss.
         """
-        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
+        masks = center_crop(batch["masks"].astype(jnp.int32), outputs)
         counted = (masks != self.ignore_label) & (masks != IGNORE_LABEL)
         masks = jnp.where(counted, masks, 0)
         weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
         if "border_weights" in batch:
-            weights += center_crop(batch["border_weights"], masks.shape[1:3])
+            weights += center_crop(batch["border_weights"], masks)
         return masks, counted, jnp.where(counted, weights, 0.0)
 
     def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
@@ -180,11 +180,3 @@ class Segmentation(Task):
             dice = (2 * intersection + 1) / (both + 1)
             loss += 1 - jnp.mean(dice, -1)
         return loss
-
-
-def center_crop(dense: Any, size: tuple[int, ...]) -> Any:
-    """Crops an array (batch, height, width, ...), of JAX or NumPy, to the `size` (height, width) in
-    its centre.
-    """
-    top, left = ((have - want) // 2 for have, want in zip(dense.shape[1:3], size, strict=True))
-    return dense[:, top : top + size[0], left : left + size[1]]
