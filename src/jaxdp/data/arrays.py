@@ -15,7 +15,6 @@ from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
-from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 
 
@@ -116,15 +115,11 @@ def arrays_for(
 
 
 def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
-    dataset = dataclasses.replace(
-        array_dataset(splits, (), request),
-        name=request.config.dataset or "",
-        augment=request.config.augment or (),
-    )
-    parts, images = choose_splits(dataset, request), splits["train"].images
-    dataset = complete(dataset, parts, request)
+    name, augment = request.config.dataset or "", request.config.augment or ()
+    dataset = complete(array_dataset(splits, request, name=name, augment=augment), request)
+    images, train = splits["train"].images, cast(Any, dataset.train)
     if images.dtype == np.uint8:  # all examples, since this requires no reading
-        mean, std = moments_of(images[parts["train"][1]])
+        mean, std = moments_of(images[train.indices])
         dataset = dataclasses.replace(dataset, mean=mean, std=std)
     # A mask may have classes that the training masks lack.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
@@ -159,10 +154,12 @@ def _array_splits(
     return splits
 
 
-def array_dataset(
-    splits: Mapping[str, Any], class_names: tuple[str, ...], request: Request
-) -> Dataset:
-    """Returns a dataset of arrays. Its statistics, and its mask classes, are still unknown."""
+def array_dataset(splits: Mapping[str, Any], request: Request, **facts: Any) -> Dataset:
+    """Returns a dataset of arrays. Its statistics, and its mask classes, are still unknown.
+
+    Args:
+        facts: other fields of the dataset.
+    """
     train = next(iter(splits.values()))
     classes = 0
     if train.field == "targets":
@@ -175,10 +172,9 @@ def array_dataset(
     return Dataset(
         **all_splits,
         task=TASKS[train.field],
-        kind=TASKS[train.field],
         num_classes=classes,
-        image_shape=(*train.images.shape[1:3], train.images.shape[3]),
-        class_names=class_names,
+        image_shape=train.images.shape[1:],
         dtype=train.images.dtype.name,
         instances=request.config.instances and train.field == "masks",
+        **facts,
     )

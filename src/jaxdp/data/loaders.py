@@ -18,7 +18,6 @@ from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
-from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import one_line
 
@@ -96,14 +95,13 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     dataset = Dataset(
         **splits,
         task=task,
-        kind=task,
         num_classes=classes,
         dtype=first["images"].dtype.name,
         name=name,
         augment=request.config.augment or (),
         instances=request.config.instances and task == "segmentation",
     )
-    return complete(dataset, choose_splits(dataset, request), request)
+    return complete(dataset, request)
 
 
 class Items(BaseSource):

@@ -15,7 +15,7 @@ from jaxdp.data.measure import check_masks, count_classes, measure_pixels
 from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
-from jaxdp.data.split_selection import Part
+from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.console import say
 from jaxdp.text.messages import composed, some
@@ -23,16 +23,15 @@ from jaxdp.text.messages import composed, some
 _NARROWEST = 1e-30  # range of pixels, with an inverse, times 255, that is finite in float32
 
 
-def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> Dataset:
+def complete(dataset: Dataset, request: Request) -> Dataset:
     """Returns a dataset of `Split`s with all facts that a run requires.
-
-    Args:
-        parts: the examples of each split, from `choose_splits`.
 
     Raises:
         ConfigError: for settings that do not fit the data, and for data that cannot be trained on.
         BadExample: for an example that cannot be read, unless bad examples are left out.
     """
+    request.choose(dataset.task)
+    parts = choose_splits(dataset, request)
     first = next(iter(parts))  # "train", except for evaluation data
     source, indices = parts[first]
     drawn_from, drawn = parts.get("validation", (None, indices))
@@ -41,8 +40,7 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
     dataset = count_classes(dataset, source, indices, request)
     if request.known is None:
         dataset = _with_class_names(dataset, request)
-    if request.known is None and dataset.mask_values:
-        for split, (other, of) in parts.items():
+        for split, (other, of) in parts.items() if dataset.mask_values else ():
             if split != "train":
                 check_masks(split, other, of, dataset, request)
     resize, dataset = plan_resize(dataset, source.sizes, request.config)
@@ -68,7 +66,7 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
 
 def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
     every = {"train": None, "validation": None, "test": None} | dict(splits)
-    return dataclasses.replace(dataset, **every, whole=False)
+    return dataclasses.replace(dataset, **every, kind=dataset.answer, whole=False)
 
 
 def check_dataset(
@@ -93,6 +91,7 @@ def check_dataset(
     name = dataset.name or config.dataset or ""
     request = Request(config.replace(dataset=name), tasks=tuple(tasks))
     _check_promises(dataset, request)
+    request.choose(dataset.task)
     dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
     splits = _splits_of(dataset)
     resize, before = Resize.of(config, dataset.kind), next(iter(splits.values())).resize
@@ -127,7 +126,6 @@ def _check_promises(dataset: Dataset, request: Request) -> None:
     for each in dataset.std:
         if not 0 < each < math.inf:
             raise request.error(f"its std is {each}; it must be a positive number for each channel")
-    request.choose(dataset.task)
     request.check_not_empty(dataset.splits())
 
 
@@ -211,16 +209,10 @@ def with_classes(dataset: Dataset, known: Description) -> Dataset:
     relabelled = dataclasses.replace(
         dataset, num_classes=known.num_classes, class_names=known.names
     )
-    if np.array_equal(table, np.arange(classes)):
-        changes = dict[str, Any]()
-    elif known.answer == "classification":
-        changes = {"label_table": table}
-    else:
-        changes = {"mask_table": np.append(table, np.arange(classes, 256)).astype(np.uint8)}
-    return _of_splits(
-        relabelled,
-        {
-            split: dataclasses.replace(each, dataset=relabelled, **changes)
-            for split, each in _splits_of(dataset).items()
-        },
-    )
+    same = np.array_equal(table, np.arange(classes))
+    class_table = None if same else np.append(table, np.arange(classes, 256))
+    splits = {
+        split: dataclasses.replace(each, dataset=relabelled, class_table=class_table)
+        for split, each in _splits_of(dataset).items()
+    }
+    return _of_splits(relabelled, splits)

@@ -37,9 +37,8 @@ class Split:
         skip: whether to leave bad examples out, instead of raising.
         indices: of the source's examples; None for all.
         resize: how images are resized; None to leave them unchanged.
-        mask_table: the class of each class number of a mask, uint8 (256,); None to leave them
-            unchanged.
-        label_table: the class number of each label of the source; None to leave them unchanged.
+        class_table: the class of each class number of the source, integers (256,) or more; None to
+            leave them unchanged.
 
     Attributes:
         errors: the problems of the bad examples that were left out so far, by index.
@@ -52,8 +51,7 @@ class Split:
     skip: bool = False
     indices: np.ndarray | None = None
     resize: Resize | None = None
-    mask_table: np.ndarray | None = None
-    label_table: np.ndarray | None = None
+    class_table: np.ndarray | None = None
 
     def __post_init__(self, dataset: Dataset) -> None:
         self.source = as_source(self.source).resized_to(self.resize)
@@ -112,8 +110,8 @@ class Split:
             return np.array(labels, np.int64)
         labels = np.asarray(self.source.labels(), np.int64)
         labels = labels if self.indices is None else labels[self.indices]
-        if self.label_table is not None:
-            labels = np.where(labels < 0, labels, self.label_table[labels])
+        if self.class_table is not None:
+            labels = np.where(labels < 0, labels, self.class_table[labels])
         return labels
 
     def __getitem__(self, index: int) -> Example:
@@ -172,11 +170,11 @@ class Split:
                     problem += "; each is turned as its own tag Orientation says"
                 raise BadExample(self.name(index), problem)
             check_like(mask, self._trained_masks, self.name(index))
-            for table in (self._stored_table, self.mask_table):
+            for table in (self._stored_table, self.class_table):
                 if table is not None:
-                    example = example | {"masks": table[example["masks"]]}
-        if self.label_table is not None:
-            example = example | {"labels": self.label_table[int(example["labels"])]}
+                    example = example | {"masks": table[example["masks"]].astype(np.uint8)}
+        elif self.class_table is not None:
+            example = example | {"labels": self.class_table[int(example["labels"])]}
         return example if self.resize is None else self.resize.apply_to(example)
 
     def _checked(self, example: Example | BadExample, index: int) -> Example:

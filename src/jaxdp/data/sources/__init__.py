@@ -24,7 +24,6 @@ from jaxdp.data.dataset import (
 from jaxdp.data.opening import check_dataset, complete
 from jaxdp.data.request import Request
 from jaxdp.data.split import Split
-from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry
 from jaxdp.text.messages import nearest, printable
@@ -66,7 +65,7 @@ def open_dataset(
         name=config.dataset or "",
         settings=config,
     )
-    return complete(dataset, choose_splits(dataset, request), request)
+    return complete(dataset, request)
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:

@@ -178,11 +178,11 @@ def _deciding(
     """Returns the dtype of most images, and the headers of the images that determine the colour and
     the size of all images. Left-out images do not count.
     """
-    pages = collections.defaultdict[Path, list[Row]](list)
+    first_rows: dict[Path, Row] = {}
     for image, target in rows:
         if not isinstance(target, str):
-            pages[image.path].append((image, target))
-    readable = {file: header for file in pages if (header := headers[file]) is not None}
+            first_rows.setdefault(image.path, (image, target))
+    readable = {file: header for file in first_rows if (header := headers[file]) is not None}
     dtypes = collections.Counter(header.dtype for header in readable.values())
     dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
     readable = {file: header for file, header in readable.items() if header.dtype == dtype}
@@ -192,7 +192,7 @@ def _deciding(
     @functools.cache
     def is_sound(file: Path) -> bool:
         one = FolderSource(
-            rows=pages[file][:1],
+            rows=[first_rows[file]],
             task=task,
             channels=readable[file].channels,
             dtype=dtype,
@@ -206,11 +206,9 @@ def _deciding(
 
     found = readable
     for extreme in _EXTREMES:
-        while found:
-            highest = max(map(extreme, found.values()))
-            if any(is_sound(file) for file in found if extreme(found[file]) == highest):
-                break
-            found = {file: header for file, header in found.items() if extreme(header) != highest}
+        files = sorted(found, key=lambda file: extreme(found[file]), reverse=True)
+        most = next((extreme(found[file]) for file in files if is_sound(file)), 0)
+        found = {file: header for file, header in found.items() if extreme(header) <= most}
     return dtype, found
 
 

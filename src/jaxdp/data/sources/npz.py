@@ -2,7 +2,6 @@
 `--dataset npz:PATH`.
 """
 
-import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -58,10 +57,14 @@ def npz(request: Request) -> Dataset:
             if class_names.ndim != 1 or class_names.dtype.kind != "U":
                 remedy = "must be one row of text, e.g. np.array(['cat', 'dog'])"
                 raise request.error(f"class_names {remedy}")
-        dataset = array_dataset(splits, tuple(map(str, class_names)), request)
-    request.choose(dataset.task)
-    augment = ("flip", "flip_vertical") if dataset.task == "segmentation" else ()
-    return dataclasses.replace(dataset, augment=augment, whole="" in names.values())
+    has_masks = next(iter(splits.values())).field == "masks"
+    return array_dataset(
+        splits,
+        request,
+        class_names=tuple(map(str, class_names)),
+        augment=("flip", "flip_vertical") if has_masks else (),
+        whole="" in names.values(),
+    )
 
 
 def _names(request: Request, held: Sequence[str]) -> dict[str, str]:
