@@ -1,7 +1,7 @@
 """Draws cells under a fluorescence microscope, a segmentation dataset that requires no download and
 has exact masks.
 
-Each image is drawn from (seed, number), so that the dataset takes no space and any part of it can
+Each image is drawn from its number, so that the dataset takes no space and any part of it can
 be drawn alone.
 """
 
@@ -29,7 +29,7 @@ def cells(request: sources.Request) -> sources.Dataset:
     if request.argument not in ("", "sparse"):
         raise request.error("write cells or cells:sparse")
     request.choose("segmentation")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
+    request.refuse_all()
     instances, sparse = request.config.instances, bool(request.argument)
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
     unet: dict[str, Any] = {"base_channels": 16}
@@ -75,22 +75,18 @@ class Cells:
     def __getitem__(self, index: int) -> sources.Example:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        if self.instances:
-            image, masks = _numbered(self.first + index, self.sparse)
-        else:
-            image, cells = draw(_SEED, self.first + index, sparse=self.sparse)
-            masks = (cells > 0).astype(np.uint8)
+        image, masks = _example(self.first + index, self.instances, self.sparse)
         return {"images": image, "masks": masks}
 
 
 # Masks are read to count classes, to train and to count objects.
 @functools.lru_cache(maxsize=TRAIN_EXAMPLES + TEST_EXAMPLES)
-def _numbered(number: int, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
-    image, cells = draw(_SEED, number, sparse=sparse)
-    return image, numbered(cells)
+def _example(number: int, instances: bool, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
+    image, cells = draw(number, sparse=sparse)
+    return image, numbered(cells) if instances else (cells > 0).astype(np.uint8)
 
 
-def draw(seed: int, number: int, *, sparse: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def draw(number: int, *, sparse: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns an image, uint8 (96, 96, 1), and the number of the cell at each pixel, uint8
     (96, 96), 0 for none.
 
@@ -99,7 +95,7 @@ def draw(seed: int, number: int, *, sparse: bool = False) -> tuple[np.ndarray, n
     """
     import scipy.ndimage  # takes 0.1 s, which other runs do not require
 
-    rng = np.random.default_rng((seed, number))
+    rng = np.random.default_rng((_SEED, number))
     y, x = (axis + 0.5 for axis in np.mgrid[:SIZE, :SIZE].astype(np.float32))
     cells, light = np.zeros((SIZE, SIZE), np.uint8), np.zeros((SIZE, SIZE), np.float32)
     centres = rng.uniform(0, SIZE, (rng.integers(3), 2)) if sparse else _centres(rng)
