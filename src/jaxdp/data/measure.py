@@ -37,10 +37,10 @@ _RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of th
 T = TypeVar("T")
 
 
-def _evenly(length: int, count: int) -> list[int]:
-    """Returns at most `count` of `length` numbers, evenly spaced."""
-    count = min(length, count)
-    return [position * length // count for position in range(count)]
+def _evenly(indices: Sequence[int], count: int) -> list[int]:
+    """Returns at most `count` of these indices, evenly spaced."""
+    count = min(len(indices), count)
+    return [indices[position * len(indices) // count] for position in range(count)]
 
 
 def look_through(
@@ -130,10 +130,10 @@ def _mask_classes(
         return known.num_classes, known.mask_values * (config.mask_values is None)
     # A sample suffices if the user declares the values of the classes.
     declared = config.num_classes is not None or config.mask_values is not None
-    chosen = _evenly(len(indices), _SAMPLE if declared else len(indices))
+    chosen = _evenly(indices.tolist(), _SAMPLE if declared else len(indices))
 
-    def look(position: int) -> Found:
-        return unique_values(*source.stored_mask(int(indices[position])))
+    def look(index: int) -> Found:
+        return unique_values(*source.stored_mask(index))
 
     masks = look_through(look, chosen, "train", request)
     if known is not None:  # of a run of version 0.3, or with its own class numbers
@@ -182,12 +182,12 @@ def _checked_classes(count: int, request: Request) -> int:
 def _check_instances(source: BaseSource, indices: np.ndarray, request: Request) -> None:
     """Raises ConfigError unless at least one of the sampled masks has several instance labels."""
 
-    def look(position: int) -> int:
-        mask, _ = source.stored_mask(int(indices[position]))
+    def look(index: int) -> int:
+        mask, _ = source.stored_mask(index)
         return len(np.unique(mask[mask > 0]))
 
     most = 0
-    for count in look_through(look, _evenly(len(indices), _SAMPLE), "train", request):
+    for count in look_through(look, _evenly(indices.tolist(), _SAMPLE), "train", request):
         if count > 1:
             return
         most = max(most, count)
@@ -235,8 +235,7 @@ def measure_pixels(
 
 def _without_outliers(
     parts: Mapping[int, PixelStatistics],
-    whole: PixelStatistics,
-    dataset: Dataset,
+    pixel_range: tuple[float, float],
     split: Split,
     request: Request,
 ) -> PixelStatistics:
@@ -245,7 +244,7 @@ def _without_outliers(
     Raises:
         BadExample: for any other example, unless bad examples are left out.
     """
-    pixel_range, kept = dataset.pixel_range or whole.pixel_range(), list[PixelStatistics]()
+    kept: list[PixelStatistics] = []
     for index, part in parts.items():
         problem = pixel_problem(*part.extremes, pixel_range)
         if not problem:
@@ -253,14 +252,14 @@ def _without_outliers(
         elif not request.skip:
             raise BadExample(split.name(index), problem)
     # If no example is left, the first example gives the reason.
-    return functools.reduce(PixelStatistics.add, kept) if kept else whole
+    return functools.reduce(PixelStatistics.add, kept or parts.values())
 
 
 def _sample(
     name: str, split: Split, dataset: Dataset, request: Request, *, several_sizes: bool
 ) -> PixelStatistics:
     """Returns the sums over evenly spaced examples of a split."""
-    indices = _evenly(len(split), _SAMPLE if name == "train" else _SMALL_SAMPLE)
+    indices = _evenly(range(len(split)), _SAMPLE if name == "train" else _SMALL_SAMPLE)
     constant = list[str]()
     drawn = -(-_RANGE_PIXELS // len(indices)) if dataset.dtype != "uint8" else 0
 
@@ -286,7 +285,8 @@ def _sample(
             raise BadExample(split.name(index), problem)
     whole = functools.reduce(PixelStatistics.add, parts.values())
     if drawn:
-        whole = _without_outliers(parts, whole, dataset, split, request)
+        pixel_range = dataset.pixel_range or whole.pixel_range()
+        whole = _without_outliers(parts, pixel_range, split, request)
     if constant and request.known is None:
         warn(
             f"{dataset.name}: {len(constant)} of {len(indices)} images have equal pixels only,"
