@@ -64,7 +64,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Raises:
         ConfigError: for arrays of another type or shape, or arrays that do not match each other.
     """
-    request = request_for(
+    request, validation = request_for(
         task,
         validation,
         dataset=name,
@@ -79,8 +79,9 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     return _opened(_array_splits((images, targets), validation, test, request), request)
 
 
-def request_for(task: str | None, validation: Any, **settings: Any) -> Request:
-    """Returns the request for a dataset that a program makes.
+def request_for(task: str | None, validation: Any, **settings: Any) -> tuple[Request, Any]:
+    """Returns the request for a dataset that a program makes, and its validation data, if they are
+    no share.
 
     Args:
         task: for which the targets are; None if they determine it.
@@ -94,7 +95,8 @@ def request_for(task: str | None, validation: Any, **settings: Any) -> Request:
         raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
     if isinstance(validation, numbers.Real):
         settings["validation"] = str(float(validation))
-    return Request(read_settings(settings), tasks=(task,) if task else (), flag="")
+        validation = None
+    return Request(read_settings(settings), tasks=(task,) if task else (), flag=""), validation
 
 
 def arrays_for(
@@ -115,8 +117,8 @@ def arrays_for(
 
 
 def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
-    name, augment = request.config.dataset or "", request.config.augment or ()
-    dataset = complete(array_dataset(splits, request, name=name, augment=augment), request)
+    found = array_dataset(splits, request, name=request.config.dataset or "")
+    dataset = complete(found, request)
     images, train = splits["train"].images, cast(Any, dataset.train)
     if images.dtype == np.uint8:  # all examples, since this requires no reading
         mean, std = moments_of(images[train.indices])
@@ -134,7 +136,7 @@ def _array_splits(
     name = request.config.dataset
     splits = {"train": array_source(train, ("images", "targets"), f"{name} train", request)}
     for split, pair in {"validation": validation, "test": test}.items():
-        if pair is None or (split == "validation" and request.validation_share is not None):
+        if pair is None:
             continue
         if not isinstance(pair, list | tuple) or len(both := cast(Sequence[Any], pair)) != 2:
             share = "a share between 0 and 1, or " * (split == "validation")

@@ -23,6 +23,7 @@ from jaxdp.data.masks import check_zero, to_class_numbers
 from jaxdp.data.resize import Resize
 from jaxdp.runtime import platform
 from jaxdp.text.console import say
+from jaxdp.text.messages import one_line
 
 # An error describes the problem of a file in one line.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
@@ -397,4 +398,4 @@ def _cause(error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
         return "no known format"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return one_line(text) or type(error).__name__

@@ -63,7 +63,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         ConfigError: for an object without a length or an index, and for an item that cannot be
             used; the error names its number.
     """
-    request = request_for(
+    request, validation = request_for(
         str(task),
         validation,
         dataset=name,
@@ -76,12 +76,9 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         seed=seed,
         class_names=tuple(class_names) or None,
     )
-    given = {"train": train, "validation": validation, "test": test}
-    if request.validation_share is not None:
-        del given["validation"]
     splits: dict[str, Any] = {
         split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
-        for split, items in given.items()
+        for split, items in {"train": train, "validation": validation, "test": test}.items()
         if items is not None
     }
     request.check_not_empty(splits)
@@ -98,7 +95,6 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         num_classes=classes,
         dtype=first["images"].dtype.name,
         name=name,
-        augment=request.config.augment or (),
         instances=request.config.instances and task == "segmentation",
     )
     return complete(dataset, request)

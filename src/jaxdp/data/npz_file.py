@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdp.data.dataset import native
 from jaxdp.runtime.free_memory import check_memory
+from jaxdp.text.messages import one_line
 
 
 def open_npz(path: str | os.PathLike[str]) -> Any:
@@ -47,7 +48,7 @@ def _one_line(kind: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kind as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = one_line(error) or type(error).__name__
         if "allow_pickle" in said:
             said = "it holds Python objects, which are not read, since they can run programs"
         raise ValueError(said) from error

@@ -44,6 +44,8 @@ def complete(dataset: Dataset, request: Request) -> Dataset:
             if split != "train":
                 check_masks(split, other, of, dataset, request)
     resize, dataset = plan_resize(dataset, source.sizes, request.config)
+    if request.config.augment is not None:
+        dataset = dataclasses.replace(dataset, augment=request.config.augment)
 
     def create(resize: Resize | None) -> dict[str, Split]:
         return {

@@ -66,6 +66,16 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     return chosen
 
 
+def name_file_splits(request: Request, available: Collection[str]) -> dict[str, str]:
+    """Returns the splits of a file or a prepared dataset, by `name_splits`: at least training data,
+    and no validation data if a share of the training data replaces them.
+    """
+    chosen = name_splits(request, available) or {"train": "train"}
+    if request.validation_share is not None:
+        chosen.pop("validation", None)
+    return chosen
+
+
 def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
     """Returns the examples of each used split.
 

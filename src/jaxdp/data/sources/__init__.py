@@ -90,10 +90,7 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
                 remedy = ": it is a setting of the training, not of the data"
             raise ConfigError("", setting, f"data.load() takes no {setting}{remedy}")
     config = read_settings({"dataset": name, **settings})
-    dataset = open_dataset(config, (task,) if task else ())
-    if config.augment is not None:
-        dataset = dataclasses.replace(dataset, augment=config.augment)
-    return dataset
+    return open_dataset(config, (task,) if task else ())
 
 
 def from_folder(path: str | os.PathLike[str], **settings: Any) -> Dataset:

@@ -14,7 +14,7 @@ from jaxdp.data.arrays import array_dataset
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.request import Request
-from jaxdp.data.split_selection import name_splits
+from jaxdp.data.split_selection import name_file_splits
 
 _FORM = (
     "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of"
@@ -73,10 +73,7 @@ def _names(request: Request, held: Sequence[str]) -> dict[str, str]:
         return {"train": ""}
     available = [name.removesuffix("_images") for name in held if name.endswith("_images")]
     available += [name.removeprefix("x_") for name in held if name.startswith("x_")]
-    names = name_splits(request, available) or {"train": "train"}
-    if request.validation_share is not None:
-        names.pop("validation", None)
-    return names
+    return name_file_splits(request, available)
 
 
 def _split(request: Request, file: Any, name: str, like: ArraySource | None) -> ArraySource:

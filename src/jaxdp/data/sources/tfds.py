@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,9 +21,9 @@ from jaxdp.data.dataset import BadExample, Dataset, Example
 from jaxdp.data.image_file import Data
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
-from jaxdp.data.split_selection import name_splits
+from jaxdp.data.split_selection import name_file_splits
 from jaxdp.errors import ConfigError
-from jaxdp.text.messages import closest
+from jaxdp.text.messages import brief, closest, one_line
 
 # Settings that suit a dataset, which TensorFlow Datasets lacks. Mean and standard deviation are
 # given if the published values were reproduced.
@@ -87,16 +86,11 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
         config=config,
         first_class=first_class,
     )
-    chosen_splits = name_splits(request, list(builder.info.splits))
-    if request.known is None or not chosen_splits:
-        chosen_splits = {"train": "train"} | chosen_splits
-    if request.validation_share is not None:
-        chosen_splits.pop("validation", None)
     splits: dict[str, Any] = {"train": None} | {
         split: create(
             records=_records(request, builder, split, chosen), where=f"tfds {name} {chosen}"
         )
-        for split, chosen in chosen_splits.items()
+        for split, chosen in name_file_splits(request, list(builder.info.splits)).items()
     }
     known: dict[str, Any] = {"augment": augment}
     if builder.name in KNOWN:
@@ -133,7 +127,7 @@ def _find_builder(name: str, request: Request) -> Any:
         similar = f"; did you mean {close}?" if close else ""
         raise request.error(f"TensorFlow Datasets has no {name}{where}{similar}") from error
     except Exception as error:  # any exception of the builder
-        raise request.error(_one_line(error)) from error
+        raise request.error(brief(one_line(error))) from error
 
 
 def _prepared(builder: Any, name: str, request: Request) -> Any:
@@ -154,13 +148,9 @@ def _prepared(builder: Any, name: str, request: Request) -> Any:
             builder.download_and_prepare(file_format="array_record")
     except Exception as error:  # a network, a server or a disk
         if not builder.data_path.exists():  # no other process prepared it before
-            remedy = f"{where}, and cannot be prepared: {_one_line(error)}"
+            remedy = f"{where}, and cannot be prepared: {brief(one_line(error))}"
             raise request.error(remedy) from error
     return _find_builder(name, request)
-
-
-def _one_line(error: Exception) -> str:
-    return textwrap.shorten(str(error), 400, placeholder=" ...")
 
 
 def _find_features(request: Request, info: Any) -> tuple[str, dict[str, str]]:
@@ -243,7 +233,7 @@ class TfdsSource(ImageSource):
         try:
             return self._parsed(self.records[index])
         except RuntimeError as error:  # because ArrayRecord has a checksum of each record
-            problem = f"cannot be read ({' '.join(str(error).split())})"
+            problem = f"cannot be read ({one_line(error)})"
             raise BadExample(self.name(index), problem) from error
 
     def _parsed(self, record: bytes) -> tuple[bytes, int | bytes]:
