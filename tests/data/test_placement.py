@@ -102,7 +102,8 @@ def test_examples_come_back_from_rows(
     assert rows.rows.shape == (11 * stored[0], stored[1])
     assert stored[1] % 128 == 0
     assert stored[1] * numbers.itemsize <= 16 * 1024
-    assert placement.Rows.abstract(11, shape, dtype).rows.shape == rows.rows.shape
+    abstract = placement.abstract({"images": numbers[:1]}, 11)
+    assert abstract["images"].rows.shape == rows.rows.shape
     indices = np.array([10, 0, 3, 3], np.int32)
     assert_array_equal(
         jax.jit(lambda rows, indices: rows.take(indices))(rows, indices), numbers[indices]

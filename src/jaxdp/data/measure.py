@@ -218,10 +218,10 @@ def measure_pixels(
     size = resize.size if resize is not None else dataset.image_shape[:2]
     if not dataset.mean or not all(size):
         first = next(iter(splits))  # "train", except for evaluation data
-        sample = _sample(first, splits[first], dataset, request, several_sizes=padded)
+        sample = _sample(first, splits[first], dataset, request, resize)
         for name, split in splits.items() if request.skip else ():
             if name != first:
-                _sample(name, split, dataset, request, several_sizes=padded)
+                _sample(name, split, dataset, request, resize)
         size = size if all(size) else (sample.shape[0], sample.shape[1])
         if not dataset.mean:
             pixel_range = sample.pixel_range() if dataset.dtype != "uint8" else None
@@ -256,9 +256,11 @@ def _without_outliers(
 
 
 def _sample(
-    name: str, split: Split, dataset: Dataset, request: Request, *, several_sizes: bool
+    name: str, split: Split, dataset: Dataset, request: Request, resize: Resize | None
 ) -> PixelStatistics:
-    """Returns the sums over evenly spaced examples of a split."""
+    """Returns the sums over evenly spaced examples of a split. Without a resize, all images must
+    have one size.
+    """
     indices = _evenly(range(len(split)), _SAMPLE if name == "train" else _SMALL_SAMPLE)
     constant = list[str]()
     drawn = -(-_RANGE_PIXELS // len(indices)) if dataset.dtype != "uint8" else 0
@@ -292,7 +294,7 @@ def _sample(
             f"{dataset.name}: {len(constant)} of {len(indices)} images have equal pixels only,"
             f" e.g. {min(constant)}; nothing can be learned from them"
         )
-    if len(sizes) > 1 and not several_sizes and not request.config.image_size:
+    if len(sizes) > 1 and resize is None:
         examples = [f"{each} is {height}x{width}" for (height, width), each in sizes.items()]
         side = int(np.median([min(size) for size in sizes]))
         remedy = (

@@ -89,8 +89,9 @@ class EvaluationOrder:
 
 def load(source: Split, numbers: np.ndarray) -> HostBatch:
     """Reads examples into one batch. -1 means padding."""
-    batch = source.read([max(int(number), 0) for number in numbers])
-    return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
+    rest = index_batch(numbers)
+    batch = source.read(rest["indices"].tolist())
+    return batch | rest | {"weights": batch["weights"] * rest["weights"]}
 
 
 def index_batch(numbers: np.ndarray) -> HostBatch:

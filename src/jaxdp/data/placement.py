@@ -72,21 +72,11 @@ class Rows:
             values = np.pad(values, ((0, 0), (0, pieces * length - values.shape[1])))
         return cls(values.reshape(len(array) * pieces, length), shape)
 
-    @classmethod
-    def abstract(cls, count: int, shape: tuple[int, ...], dtype: Any) -> "Rows":
-        """Returns the shapes of this number of examples as rows."""
-        pieces, length = cls.layout(shape, np.dtype(dtype).itemsize)
-        return cls(jax.ShapeDtypeStruct((count * pieces, length), dtype), shape)
-
     def take(self, indices: Int[Array, "batch"]) -> Array:
         """Returns the examples with these indices, in their own shape."""
         pieces, _ = self.layout(self.shape, self.rows.dtype.itemsize)
-        numbers = (
-            (indices[:, None] * pieces + jnp.arange(pieces, dtype=indices.dtype)).ravel()
-            if pieces > 1
-            else indices
-        )
-        values = jnp.take(self.rows, numbers, axis=0).reshape(len(indices), -1)
+        numbers = indices[:, None] * pieces + jnp.arange(pieces, dtype=indices.dtype)
+        values = jnp.take(self.rows, numbers.ravel(), axis=0).reshape(len(indices), -1)
         return values[:, : math.prod(self.shape)].reshape(len(indices), *self.shape)
 
 
@@ -103,12 +93,11 @@ def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
     Args:
         example: an example of the dataset, in arrays with a first dim of 1.
     """
-    return {
-        name: Rows.abstract(count, array.shape[1:], array.dtype)
-        if array.ndim > 1
-        else jax.ShapeDtypeStruct((count,), array.dtype)
-        for name, array in example.items()
-    }
+
+    def repeated(array: np.ndarray) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((count * len(array), *array.shape[1:]), array.dtype)
+
+    return jax.tree.map(repeated, pack(example))
 
 
 def read_all(

@@ -84,10 +84,6 @@ class Request:
             if (value := getattr(self.config, name)) not in (None, False):
                 raise ConfigError(name, value, f"{self.config.dataset} does not take it")
 
-    def refuse_all(self) -> None:
-        """Raises ConfigError if the user sets a setting for datasets of files."""
-        self.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
-
     def choose(self, *available: str) -> str:
         """Returns the first accepted task for which the dataset has targets.
 

@@ -18,6 +18,7 @@ from jaxdp.data.dataset import (
     native,
     pixel_problem,
 )
+from jaxdp.data.instances import Targets
 from jaxdp.data.masks import check_like, mask_table
 from jaxdp.data.resize import Resize
 from jaxdp.errors import ConfigError
@@ -49,24 +50,20 @@ class Split:
     _: dataclasses.KW_ONLY
     where: str = ""
     skip: bool = False
-    indices: np.ndarray | None = None
+    indices: Any = None
     resize: Resize | None = None
     class_table: np.ndarray | None = None
 
     def __post_init__(self, dataset: Dataset) -> None:
         self.source = as_source(self.source).resized_to(self.resize)
+        if self.indices is None:
+            self.indices = np.arange(len(self.source))
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
         self._trained_masks = dataset.mask_values
         self._stored_table = mask_table(dataset.mask_values)
         self.pixel_range = dataset.pixel_range
         self.errors: dict[int, BadExample] = {}
-        self._instance_targets: Any = None
-        if dataset.instances:
-            from jaxdp.data.instances import (
-                Targets,
-            )  # imports SciPy, which other splits do not require
-
-            self._instance_targets = Targets()
+        self._instance_targets = Targets() if dataset.instances else None
 
     def revised(self, dataset: Dataset, **changes: Any) -> "Split":
         """Returns this split for a dataset with other facts, or itself if no fact differs. Bad
@@ -82,7 +79,7 @@ class Split:
         return dataclasses.replace(self, dataset=dataset, **changes)
 
     def __len__(self) -> int:
-        return len(self.source) if self.indices is None else len(self.indices)
+        return len(self.indices)
 
     @property
     def bytes(self) -> int:
@@ -108,8 +105,7 @@ class Split:
             examples = map(self._alone, range(len(self)))
             labels = [-1 if isinstance(one, BadExample) else int(one["labels"]) for one in examples]
             return np.array(labels, np.int64)
-        labels = np.asarray(self.source.labels(), np.int64)
-        labels = labels if self.indices is None else labels[self.indices]
+        labels = np.asarray(self.source.labels(), np.int64)[self.indices]
         if self.class_table is not None:
             labels = np.where(labels < 0, labels, self.class_table[labels])
         return labels
@@ -155,7 +151,7 @@ class Split:
             return error
 
     def _source_index(self, index: int) -> int:
-        return int(index if self.indices is None else self.indices[index])
+        return int(self.indices[index])
 
     def _transformed(self, example: Example, index: int) -> Example:
         mask = example.get("masks")

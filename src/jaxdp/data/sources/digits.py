@@ -54,7 +54,7 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
         np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:])
         for number in range(len(clean))
     ]
-    noisy = np.clip(clean + np.stack(noise), 0, 255).astype(np.uint8)
+    noisy = np.clip(clean + noise, 0, 255).astype(np.uint8)
     return _split(
         request,
         noisy,
@@ -78,7 +78,7 @@ def _split(
 ) -> sources.Dataset:
     """Returns a dataset of images, with a part of each label as test data."""
     request.choose(facts["task"])
-    request.refuse_all()
+    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     test, field = stratified(labels, _TEST_EXAMPLES), sources.TARGET_FIELDS[facts["task"]]
     facts["defaults"] = {"optimizer": "nesterov"} | facts.get("defaults", {})
     return sources.Dataset(
