@@ -4,6 +4,7 @@ Floats are averaged. Integers and booleans, such as a counter or a flag of a mod
 dtype. The combined value is the largest value, which all parts share if they count steps.
 """
 
+import operator
 from typing import Any
 
 import jax
@@ -27,6 +28,11 @@ def add(total: Tree, part: Tree) -> Tree:
     return jax.tree.map(
         lambda one, other: one + other if is_float(one) else jnp.maximum(one, other), total, part
     )
+
+
+def add_with_sums(total: tuple[Tree, Tree], part: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    """Adds a part to the previous parts, as pairs of what is averaged and of what is summed."""
+    return add(total[0], part[0]), jax.tree.map(operator.add, total[1], part[1])
 
 
 def divide(total: Tree, count: Any) -> Tree:

@@ -164,9 +164,6 @@ def accumulate_gradients(
     if count == 1:
         return compute(batch)
 
-    def add(total: Any, part: Any) -> Any:
-        return combine.add(total[0], part[0]), jax.tree.map(jnp.add, total[1], part[1])
-
     # Each replica computes its share of every microbatch, so that under jit over a mesh no example
     # moves to another device.
     shares = {
@@ -186,14 +183,16 @@ def accumulate_gradients(
         # as long, and gradients would be reduced twice.
         means, sums = jax.eval_shape(compute, microbatch(0))
         zeros = combine.nothing(means), jax.tree.map(jnp.zeros_like, sums)
-        total, _ = jax.lax.scan(lambda total, part: (add(total, compute(part)), None), zeros, parts)
+        total, _ = jax.lax.scan(
+            lambda total, part: (combine.add_with_sums(total, compute(part)), None), zeros, parts
+        )
     else:
         total = compute(microbatch(0))
         for number in range(1, count):
             # The barrier makes a microbatch wait for the previous microbatch. Computed together,
             # they would require the memory of the whole batch.
             part, total = jax.lax.optimization_barrier((microbatch(number), total))
-            total = add(total, compute(part))
+            total = combine.add_with_sums(total, compute(part))
     means, sums = total
     return combine.divide(means, count), sums
 

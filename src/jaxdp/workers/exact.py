@@ -41,11 +41,8 @@ class ExactSession(WorkerSession):
         for done in self._in_order(batch):
             self.servers.add(done.grads)
             result = done.result
-            statistics, sums = (result.batch_stats, result.weight), result.sums
-            if total is not None:
-                statistics = combine.add(total[0], statistics)
-                sums = jax.tree.map(np.add, total[1], sums)
-            total = statistics, sums
+            part = (result.batch_stats, result.weight), result.sums
+            total = part if total is None else combine.add_with_sums(total, part)
         means, sums = total
         batch_stats, weight = combine.divide(means, np.float32(self.slices))
         squares = self.servers.mean_squares(self.slices)
