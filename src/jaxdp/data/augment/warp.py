@@ -24,6 +24,7 @@ from jaxdp.data.augment.words import (
     Shape,
     check_side,
     is_dense,
+    map_grid,
     register,
     require,
 )
@@ -43,11 +44,13 @@ class Warp(Augmentation):
     def __call__(self, example: Example, key: RandomKey) -> Example:
         height, width = example["images"].shape[:2]
         rows, columns = self.positions(height, width, key)
-        out = example | {
-            name: sample(example[name], rows, columns)
-            for name, sample in _SAMPLERS.items()
-            if name in example
-        }
+
+        def move(pixels: Array) -> Array:
+            # Masks and the weights of their pixels have no channels.
+            sample = sample_bilinear if pixels.ndim == 3 else sample_nearest
+            return sample(pixels, rows, columns)
+
+        out = map_grid(example, move)
         if is_dense(example):
             return out
         # The half pixel around the outermost centres still belongs to the image.
@@ -172,14 +175,6 @@ def sample_nearest(
     """
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
-
-
-_SAMPLERS = {
-    "images": sample_bilinear,
-    "targets": sample_bilinear,
-    "masks": sample_nearest,
-    "border_weights": sample_nearest,
-}
 
 
 def _mirror(index: Coordinates, size: int) -> Int[Array, "h w"]:

@@ -143,7 +143,7 @@ def is_dense(example: Example) -> bool:
 
 
 def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
-    """Moves whole pixels of the image and of the targets on its grid.
+    """Moves the pixels of the image and of the targets on its grid.
 
     `move` takes an array (height, width, ...).
     """
