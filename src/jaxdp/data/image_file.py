@@ -247,9 +247,9 @@ def read_image(
     grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + (opacity > 0)
     try:
         pixels = convert(image, channels, where, opacity=opacity)
+    except BadExample:
+        raise
     except ValueError as error:
-        if isinstance(error, BadExample):
-            raise
         # Pillow lacks a few pairs of modes.
         raise BadExample(where, f"cannot be converted ({_cause(error)})") from error
     if dtype is not None and pixels.dtype != dtype:

@@ -217,11 +217,11 @@ def measure_pixels(
     padded = resize is not None and resize.kind == "pad"
     size = resize.size if resize is not None else dataset.image_shape[:2]
     if not dataset.mean or not all(size):
-        first = next(iter(splits))  # "train", except for evaluation data
-        sample = _sample(first, splits[first], dataset, request, resize)
-        for name, split in splits.items() if request.skip else ():
-            if name != first:
-                _sample(name, split, dataset, request, resize)
+        # The first is "train", except for evaluation data. The others are read to find a split of
+        # which nothing is left.
+        looked_at = [*splits] if request.skip else [*splits][:1]
+        samples = [_sample(name, splits[name], dataset, request, resize) for name in looked_at]
+        sample = samples[0]
         size = size if all(size) else (sample.shape[0], sample.shape[1])
         if not dataset.mean:
             pixel_range = sample.pixel_range() if dataset.dtype != "uint8" else None
