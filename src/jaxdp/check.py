@@ -2,15 +2,13 @@
 few steps on each number.
 """
 
-import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich.console
 import rich.table
-from rich.markup import escape
 
 from jaxdp.cli.command_line import command
 from jaxdp.config import (
@@ -70,6 +68,8 @@ def main(asked: CheckConfig) -> int:
     """
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
+    import jax
+
     from jaxdp.build.setup import create_setup
     from jaxdp.sharding.strategy import by_name
 
@@ -91,7 +91,7 @@ def main(asked: CheckConfig) -> int:
         )
         for name, count in runs
     ]
-    with _float64(float64):
+    with jax.enable_x64(float64):
         first = _widened(setups[0].create_state(), float64)
         reference = _train(setups[0], [first])
         starts = [first, *[state for state, _ in reference]]
@@ -99,12 +99,12 @@ def main(asked: CheckConfig) -> int:
             _differences(_train(setup, starts), reference, asked.tolerance) for setup in setups
         ]
     config = setups[0].config
-    where = escape(printable(f"{config.model} on {config.dataset}"))
+    where = printable(f"{config.model} on {config.dataset}")
     title = f"{where}, batch norm {config.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for (name, count), row in zip(runs, differences, strict=True):
         table.add_row(name, str(count), *(f"{difference:.1e}" for difference in row))
-    rich.console.Console(emoji=False).print(table)
+    rich.console.Console(markup=False, emoji=False).print(table)
     steps = len(reference)
     print(f"compared after each of {steps} steps, which begin at the states of one device", end="")
     print(_left_out(reference, asked.tolerance))
@@ -120,22 +120,6 @@ def main(asked: CheckConfig) -> int:
             " and global do not"
         )
     return int(not passed)
-
-
-@contextlib.contextmanager
-def _float64(wanted: bool) -> Iterator[None]:
-    """Makes JAX compute in float64 inside the block if requested, and restores the setting, for
-    notebooks.
-    """
-    import jax
-
-    settings: Any = jax.config
-    before = settings.jax_enable_x64
-    settings.update("jax_enable_x64", wanted)
-    try:
-        yield
-    finally:
-        settings.update("jax_enable_x64", before)
 
 
 class Recorded(NamedTuple):

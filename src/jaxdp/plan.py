@@ -57,14 +57,13 @@ def main(asked: PlanConfig) -> int:
         raise ConfigError("device_memory", asked.device_memory, remedy) from None
     config = asked.part(TrainConfig)
     if asked.target is None:
-        record = plan(config, limit=limit)
+        record = plan(config, None, limit)
     elif asked.devices is not None:
-        raise ConfigError(
-            "devices", asked.devices, f"write the number of devices in {flag('target')}"
-        )
+        remedy = f"write the number of devices in {flag('target')}"
+        raise ConfigError("devices", asked.devices, remedy)
     else:
         with streams.without(_ATTEMPTS):
-            record = plan(config, Target.parse(asked.target), limit=limit)
+            record = plan(config, Target.parse(asked.target), limit)
     if asked.json:
         print(json.dumps(record))
     else:
@@ -72,7 +71,7 @@ def main(asked: PlanConfig) -> int:
     return 0
 
 
-def plan(config: TrainConfig, target: Target | None = None, *, limit: int | None = None) -> Record:
+def plan(config: TrainConfig, target: Target | None, limit: int | None) -> Record:
     """Returns the resources that a step requires, ready for JSON.
 
     Args:

@@ -27,12 +27,13 @@ from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
 from jaxdp.errors import ConfigError
-from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.apply import create_apply
 from jaxdp.inference.predictor import Predictor
 from jaxdp.inference.results import Results
 from jaxdp.reporting import outcome, pictures, predictions
 from jaxdp.reporting.progress import create_bar
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.sharding.forward import Forward
 
 Runs = dict[str, pathlib.Path]
 UNET = "--model unet --model-kwargs base_channels=4 levels=2"
@@ -89,9 +90,8 @@ def network(run: pathlib.Path, *, per_image: bool = False) -> Callable[[np.ndarr
     directory = RunDirectory(run)
     description = saved_model.read_description(directory)
     _, state = saved_model.restore(directory, directory.load_config(), description, None)
-    compiled = create_predictor(
-        state, augment.Preprocess(description.mean, description.std, per_image=per_image)
-    )
+    preprocess = augment.Preprocess(description.mean, description.std, per_image=per_image)
+    compiled = Forward(create_apply(preprocess), state)
     return lambda images: np.asarray(compiled(images))
 
 

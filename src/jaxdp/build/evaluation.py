@@ -35,16 +35,19 @@ def create_evaluator(
     if setup is not None:
         examples = dataclasses.replace(setup.examples, dataset=dataset)
         return dataclasses.replace(setup.evaluator, examples=examples)
-    config = config.replace(dataset=dataset.name)
-    if data is not None:  # which may be larger or smaller than those of the run
-        config = config.replace(data_placement=None)
-    # What only training needs does not have to fit the data.
-    config = config.replace(epochs=1, steps=None, schedule="constant", steps_per_execution=1)
     longest = max(map(len, dataset.splits().values()))
-    config = config.replace(global_batch_size=min(int(config.global_batch_size or 1), longest))
+    changes: dict[str, Any] = {
+        "dataset": dataset.name,
+        "global_batch_size": min(int(config.global_batch_size or 1), longest),
+        # What only training needs does not have to fit the data.
+        **{"epochs": 1, "steps": None, "schedule": "constant", "steps_per_execution": 1},
+    }
+    if data is not None:  # which may be larger or smaller than those of the run
+        changes["data_placement"] = None
     if config.optimizer == OBJECT:
-        config = config.replace(optimizer="sgd", optimizer_kwargs={})
+        changes |= {"optimizer": "sgd", "optimizer_kwargs": {}}
     devices.ensure(config.devices)
+    config = config.replace(**changes)
     return create_setup(config, Inputs(dataset=dataset), training=False).evaluator
 
 

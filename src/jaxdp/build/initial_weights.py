@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.build.saved_model import read_checkpoint, read_description
 from jaxdp.checkpoint.restore import SavedCheckpoints
@@ -89,9 +89,7 @@ class InitialWeights:
         }
 
 
-def read_initial(
-    path: str, config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING
-) -> InitialWeights:
+def read_initial(path: str, config: TrainConfig, dataset: Any, inputs: Inputs) -> InitialWeights:
     """Reads weights that fit a model, all but a head for another number of classes.
 
     Args:

@@ -5,6 +5,17 @@ import dataclasses
 from jaxdp.config import TrainConfig
 
 
+def lengths(config: TrainConfig, examples: int) -> tuple[int, int]:
+    """Returns the number of steps of an epoch, and of the run.
+
+    Args:
+        config: with a batch size, and a number of epochs or steps.
+        examples: of an epoch.
+    """
+    steps_per_epoch = examples // int(config.global_batch_size or 1)
+    return steps_per_epoch, config.steps or (config.epochs or 0) * steps_per_epoch
+
+
 @dataclasses.dataclass(frozen=True)
 class Intervals:
     """The schedule of a run, in steps counted from 1.
@@ -27,9 +38,9 @@ class Intervals:
         Args:
             examples: of an epoch.
         """
-        steps_per_epoch = examples // int(config.global_batch_size or 1)
+        steps_per_epoch, total_steps = lengths(config, examples)
         return cls(
-            total_steps=config.steps or (config.epochs or 0) * steps_per_epoch,
+            total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
             log_every=config.log_every,
             eval_every=config.eval_every or steps_per_epoch,

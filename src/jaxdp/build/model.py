@@ -9,7 +9,6 @@ from jaxdp import models
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError, flag
-from jaxdp.plugins.loading import load_plugins
 
 # Keywords of every model or task that have values already.
 _DECIDED = {
@@ -40,7 +39,6 @@ def create_model(
     """
     if inputs.model is not None:
         return nnx.clone(inputs.model)
-    load_plugins(config.plugins)
     check_decided("model_kwargs", config.model_kwargs)
     return models.create(
         factory or config.model,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxdp import tasks
-from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.model import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import Dataset
@@ -37,7 +37,7 @@ class ModelFacts:
 
 
 def array_shapes(
-    config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING
+    config: TrainConfig, dataset: Any, inputs: Inputs
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
     """Returns shapes and dtypes of a model's parameters, and of its batch statistics, by name.
 
@@ -56,7 +56,7 @@ def array_shapes(
     return by_name(nnx.Param), by_name(nnx.BatchStat)
 
 
-def abstract_model(config: TrainConfig, dataset: Any, inputs: Inputs = NOTHING) -> Any:
+def abstract_model(config: TrainConfig, dataset: Any, inputs: Inputs) -> Any:
     """Returns the model with shapes instead of arrays; nothing is computed."""
     return nnx.eval_shape(
         lambda: create_model(
@@ -70,7 +70,7 @@ def check_model(
     dataset: Dataset,
     task: tasks.Task,
     image_shapes: set[tuple[int, ...]],
-    inputs: Inputs = NOTHING,
+    inputs: Inputs,
 ) -> ModelFacts:
     """Traces the model on images of the sizes it will meet, which computes nothing.
 

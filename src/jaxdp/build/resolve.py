@@ -4,7 +4,7 @@ other settings, the dataset or the devices.
 `with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
 `with_task` the loss, `with_strategy` the settings of the strategy, and `with_devices` what model
 and devices decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
-After that no setting is None unless None is a value of its own (`config.settings.Facts.none`), or
+After that no setting is None unless None is a value of its own (`config.facts.Facts.none`), or
 an optimizer or schedule that a program gave takes the place of the setting.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jaxdp.build.inputs import Inputs
+from jaxdp.build.intervals import lengths
 from jaxdp.config import (
     DEFAULT_OPTIMIZER,
     OBJECT,
@@ -220,8 +221,7 @@ def with_lengths(config: TrainConfig, examples: int, inputs: Inputs) -> TrainCon
     """
     if config.steps is None:
         config = config.fill(epochs=DEFAULT_EPOCHS)
-    steps_per_epoch = examples // int(config.global_batch_size or 1)
-    total_steps = config.steps or (config.epochs or 0) * steps_per_epoch
+    steps_per_epoch, total_steps = lengths(config, examples)
     if total_steps > MOST_STEPS:
         remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
         raise ConfigError("epochs", config.epochs, remedy)

@@ -172,7 +172,6 @@ class Parts:
         sizes: of the images that the model meets.
         facts: what tracing the model has shown.
         axes: of the mesh; None for data alone.
-        memory_bytes: of a device.
         dtype: format of the computation.
     """
 
@@ -185,15 +184,9 @@ class Parts:
     facts: ModelFacts
     devices: Sequence[Any]
     axes: mesh.MeshShape | None
-    memory_bytes: float | int
     dtype: Any
     advance: Advance
     wrap_optimizer: WrapOptimizer
-
-    @property
-    def data_shards(self) -> int:
-        """Parts into which the devices of all processes divide a batch."""
-        return self.axes.data if self.axes else len(self.devices) * jax.process_count()
 
 
 @garbage_collector.paused()
@@ -236,6 +229,7 @@ def create_setup(
     }
     facts = check_model(asked, dataset, task, sizes, inputs)
     devices = _devices(asked, target)
+    axes = _axes(asked, devices)
     parts = Parts(
         inputs=inputs,
         dataset=dataset,
@@ -246,10 +240,7 @@ def create_setup(
         sizes=sizes,
         facts=facts,
         devices=devices,
-        axes=_axes(asked, devices),
-        memory_bytes=(
-            target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
-        ),
+        axes=axes,
         dtype=jnp.dtype(dtype or asked.precision),
         advance=advance,
         wrap_optimizer=wrap_optimizer,
@@ -259,8 +250,10 @@ def create_setup(
         given,
         dataset,
         examples=parts.examples,
-        data_shards=parts.data_shards,
-        device_memory=parts.memory_bytes,
+        data_shards=axes.data if axes else len(devices) * jax.process_count(),
+        device_memory=(
+            target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
+        ),
         grouped=facts.normalizes and training,
         largest_batch=functools.partial(_largest_batch, parts),
     )

@@ -15,6 +15,7 @@ from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.sources import Dataset
+from jaxdp.inference import apply
 from jaxdp.step import optim
 from jaxdp.step.step import StepConfig
 
@@ -27,13 +28,10 @@ def create_preprocess(
 ) -> augment.Preprocess:
     """Returns what augments and normalizes batches."""
     dense = task.name != "classification"  # targets are masks or images
-    return augment.Preprocess(
-        dataset.mean,
-        dataset.std,
-        augment.create_augmentations(config.augment or (), dense=dense, padded=dataset.padded),
-        per_image=config.normalize == "image",
-        pixel_range=dataset.pixel_range,
+    augmentations = augment.create_augmentations(
+        config.augment or (), dense=dense, padded=dataset.padded
     )
+    return apply.create_preprocess(config, dataset, augmentations)
 
 
 def create_schedule(config: TrainConfig, intervals: Intervals, inputs: Inputs) -> optax.Schedule:

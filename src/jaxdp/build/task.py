@@ -7,7 +7,6 @@ from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.model import check_decided
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError, flag
-from jaxdp.plugins.loading import load_plugins
 
 
 def create_task(
@@ -36,7 +35,6 @@ def create_task(
     names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
     if inputs.loss is not None:
         return tasks.from_loss(inputs.loss, kind=dataset.kind, **names)
-    load_plugins(config.plugins)
     check_decided("task_kwargs", config.task_kwargs)
     flags = {
         "loss": config.loss,

@@ -8,22 +8,26 @@ from typing import Any
 from jaxtyping import Array, Float, Shaped
 
 from jaxdp.config import TrainConfig
-from jaxdp.data.augment import Preprocess
-from jaxdp.data.sources import Description
-from jaxdp.sharding.forward import Forward
+from jaxdp.data.augment import Augmentation, Preprocess
+from jaxdp.data.sources import Dataset, Description
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 
 Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
 
 
-def create_preprocess(config: TrainConfig, description: Description) -> Preprocess:
-    """Returns the preprocessing of images for a run's model."""
+def create_preprocess(
+    config: TrainConfig,
+    dataset: Dataset | Description,
+    augmentations: tuple[Augmentation, ...] = (),
+) -> Preprocess:
+    """Returns the preprocessing of images for a run's model; in training with augmentations."""
     return Preprocess(
-        description.mean,
-        description.std,
+        dataset.mean,
+        dataset.std,
+        augmentations,
         per_image=config.normalize == "image",
-        pixel_range=description.pixel_range,
+        pixel_range=dataset.pixel_range,
     )
 
 
@@ -38,8 +42,3 @@ def create_apply(preprocess: Preprocess) -> Apply:
         return evaluation_model(state)(preprocess({"images": images}, None)["images"])
 
     return apply
-
-
-def create_predictor(state: TrainState, preprocess: Preprocess) -> Forward:
-    """Returns a compiled function of stored pixels (batch, height, width, channels)."""
-    return Forward(create_apply(preprocess), state)

@@ -19,10 +19,11 @@ from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
 from jaxdp.errors import ConfigError
 from jaxdp.inference import receptive_field as reach
-from jaxdp.inference.apply import create_predictor, create_preprocess
+from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
 from jaxdp.inference.tiles import Tiles
 from jaxdp.runtime import platform
+from jaxdp.sharding.forward import Forward
 from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
 
@@ -83,9 +84,8 @@ class Predictor:
         self._preprocess = create_preprocess(config, description)
         self._normalize_first = self._preprocess.per_image and not self._classifies
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
-        self._network = create_predictor(
-            state, nothing if self._normalize_first else self._preprocess
-        )
+        preprocess = nothing if self._normalize_first else self._preprocess
+        self._network = Forward(create_apply(preprocess), state)
         self._probabilities = jax.jit(task.probabilities)
         count = len(platform.select_devices(devices))
         self._batches = Batches(self._compute, count, self._limit)

@@ -175,7 +175,7 @@ class Results:
                 self._stack[path] = pages or [labels]
             self._stack[path][page] = labels
             shown = pictures.as_picture(image, self._description.pixel_range)
-            overlay = pictures.overlay_objects(pictures.stretch(shown), labels)
+            overlay = pictures.overlay_objects(shown, labels)
             overlay_path = self._folder / f"{file.name}-overlay.png"
             row |= {"instances": str(path), "overlay": predictions.save(overlay, overlay_path)}
         return row

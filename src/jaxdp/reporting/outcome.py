@@ -83,7 +83,7 @@ def compare(
     for image, answer in predict(images()):
         index, example = examples.popleft()
         name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
-        shown = pictures.stretch(pictures.as_picture(image, source.pixel_range))
+        shown = pictures.as_picture(image, source.pixel_range)
         if task.kind == "classification":
             label, names = int(example["labels"]), task.class_names
             said = f"{names[label]}, predicted {names[answer.argmax()]} ({answer.max():.0%})"

@@ -76,7 +76,7 @@ def to_pillow(image: np.ndarray) -> Image.Image:
 
 def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:
     """Returns stored pixels (H, W, C) as uint8 (H, W, 1 or 3): the first three of several channels,
-    the mean of two.
+    the mean of two. A dark image becomes brighter, because pixels of the digits dataset end at 16.
 
     Args:
         pixel_range: the values that become black and white, for pixels other than uint8.
@@ -85,14 +85,9 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
         rows = (np.interp(row, pixel_range, (0, 255)).round() for row in image)
         image = np.stack([row.astype(np.uint8) for row in rows])
     if image.shape[-1] == 2:
-        return image.mean(-1, keepdims=True).round().astype(np.uint8)
-    return image if image.shape[-1] in (1, 3) else image[..., :3]
-
-
-def stretch(image: np.ndarray) -> np.ndarray:
-    """Returns a brighter version of a dark image, because pixels of the digits dataset end at
-    16.
-    """
+        image = image.mean(-1, keepdims=True).round().astype(np.uint8)
+    elif image.shape[-1] != 1:
+        image = image[..., :3]
     high = float(image.max(initial=0))
     return image if high > 64 else (image * (255 / max(high, 1))).astype(np.uint8)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 import rich.console
 import rich.table
-import rich.text
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -28,8 +27,8 @@ def print_table(rows: Sequence[Row]) -> None:
     for title in cells[0]:
         table.add_column(title, overflow="fold")
     for texts in cells:
-        table.add_row(*map(rich.text.Text, texts.values()))
-    rich.console.Console(highlight=False, emoji=False).print(table)
+        table.add_row(*texts.values())
+    rich.console.Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -95,7 +94,7 @@ def write_mask(
     about = PngInfo()
     described = (f"{value}: {name}" for value, name in zip(stored, names, strict=True))
     about.add_text("Description", ", ".join(described))
-    overlay = pictures.overlay(pictures.stretch(image), mask, len(names))
+    overlay = pictures.overlay(image, mask, len(names))
     return {
         "mask": save(picture, directory / f"{name}-mask.png", about),
         "overlay": save(overlay, directory / f"{name}-overlay.png"),

@@ -20,7 +20,7 @@ from jaxdp.reporting.progress import metric_text
 from jaxdp.reporting.report_figures import COLORS, compact, figures
 from jaxdp.reporting.report_runs import SPLITS, ReportedRun
 from jaxdp.rundir.read import read_bytes
-from jaxdp.rundir.write import check_file, replace_file
+from jaxdp.rundir.write import check_file, write_output
 from jaxdp.text.messages import shown
 from jaxdp.text.parsing import is_finite, resolved
 from jaxdp.text.version import version
@@ -47,13 +47,9 @@ def write_report(
             raise ConfigError("run_dir", given[folder], f"{problem}; give folders of runs")
         runs.append(ReportedRun(folder, str(folder.relative_to(common))))
     page = _page(runs, title)
-    try:
-        check_file("output", output, "report.html")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # Names of folders can have bytes that are not UTF-8.
-        replace_file(resolved(output), page.encode(errors="replace"))
-    except OSError as error:
-        raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
+    check_file("output", output, "report.html")
+    # Names of folders can have bytes that are not UTF-8.
+    write_output("output", output, page.encode(errors="replace"))
 
 
 def _page(runs: Sequence[ReportedRun], title: str | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import rich.table
-import rich.text
 
 from jaxdp.reporting.console import wide_console
 from jaxdp.reporting.progress import metric_text
@@ -76,8 +75,7 @@ def _print(
         note = group[0].note if len(group) == 1 else f"{done} of {len(group)} runs"
         cells = [shown(group[0].settings[name]) for name in settings]
         cells += [_mean_text(name, _values(group, name)) for name in metrics]
-        # As text, because brackets in a string would be interpreted as markup.
-        table.add_row(*map(rich.text.Text, [*cells, note]))
+        table.add_row(*cells, note)
     wide_console().print(table)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import os
 import pathlib
@@ -21,6 +20,7 @@ from jaxdp.text.console import warn
 from jaxdp.text.flags import flag, for_python
 from jaxdp.text.messages import brief, valid_text
 from jaxdp.text.parsing import resolved
+from jaxdp.text.units import time_text
 
 
 class LostFolder(OSError):
@@ -85,8 +85,8 @@ class RunDirectory:
             **facts: further facts, as plain values. For example, for a resumed run, the settings
                 that `changed`, each with its old and its new value.
         """
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        append_row(self.file("history.jsonl"), {"time": now, "event": event, "step": step} | facts)
+        row = {"time": time_text(), "event": event, "step": step}
+        append_row(self.file("history.jsonl"), row | facts)
 
     def is_done(self) -> bool:
         """Returns whether the run is complete."""

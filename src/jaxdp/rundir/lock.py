@@ -3,7 +3,6 @@ is free.
 """
 
 import contextlib
-import datetime
 import fcntl
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.read import DamagedFile, read_object
 from jaxdp.text.console import warn
+from jaxdp.text.units import time_text
 
 NAME = "writer.lock"
 
@@ -106,7 +106,7 @@ def _take(path: pathlib.Path, field: str) -> int:
     content = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": time_text(),
     }
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(content).encode(), 0)

@@ -47,6 +47,22 @@ def replace_file(path: pathlib.Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def write_output(field: str, path: pathlib.Path, content: str | bytes) -> None:
+    """Writes a file that a setting names, and creates its folder. A link stays a link.
+
+    Args:
+        field: the setting that names it.
+
+    Raises:
+        ConfigError: if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(resolved(path), content)
+    except OSError as error:
+        raise ConfigError(field, path, f"cannot be written: {error.strerror}") from error
+
+
 def no_link(path: str, flags: int) -> int:
     """Opens a file for `open(..., opener=no_link)`, and fails for a link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)

@@ -1,8 +1,14 @@
-"""Reads and formats amounts of bytes."""
+"""Reads and formats amounts of bytes, and formats the time."""
 
+import datetime
 import re
 
 _POWERS = " KMGT"
+
+
+def time_text() -> str:
+    """Returns the present time in UTC to the second (ISO 8601)."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def bytes_text(count: float | int | None) -> str:
