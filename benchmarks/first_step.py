@@ -103,7 +103,7 @@ def train(arguments: list[str]) -> int:
     platform.configure(None)
     import jax
 
-    import jaxdp.trainer  # noqa: F401 - what the command imports next
+    import jaxdp.training.run  # noqa: F401 - what the command imports next
     from jaxdp.build import examples, initial_state
     from jaxdp.build import setup as setup_lib
     from jaxdp.training import loop, reader

@@ -19,11 +19,11 @@ from runs import arrays as saved_arrays
 
 import jaxdp
 from jaxdp import train
-from jaxdp import trainer as trainer_lib
 from jaxdp.build.inputs import take_inputs
 from jaxdp.callbacks import CallbackError, EarlyStopping
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
+from jaxdp.training import run as run_lib
 from jaxdp.training.reader import MEASURED
 
 SMALL: dict[str, Any] = {
@@ -357,13 +357,13 @@ def test_sigterm_is_left_to_a_handler_that_is_there_and_without_a_run_directory(
 def test_sigterm_before_the_first_step_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), trainer_lib.open_run
+    trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), run_lib.open_run
 
     def claimed(*args: Any, **kwargs: Any) -> RunDirectory:
         signal.raise_signal(signal.SIGTERM)
         return claim(*args, **kwargs)
 
-    monkeypatch.setattr(trainer_lib, "open_run", claimed)
+    monkeypatch.setattr(run_lib, "open_run", claimed)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit) as stop:

@@ -45,7 +45,7 @@ def main(config: TrainConfig) -> int:
                 from jaxdp.build import setup as setup_lib
                 from jaxdp.callbacks.watchdog import Watchdog
                 from jaxdp.reporting import progress
-                from jaxdp.trainer import run_setup
+                from jaxdp.training.run import run_setup
 
             group = processes.start(config)
             signals.check()

@@ -2,8 +2,6 @@
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
-import contextlib
-import dataclasses
 import functools
 import inspect
 import os
@@ -17,11 +15,9 @@ from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import tasks
-from jaxdp.build import model_size, resolve
+from jaxdp.build import resolve
 from jaxdp.build.inputs import refuse, take_inputs
 from jaxdp.build.setup import Setup, create_setup
-from jaxdp.callbacks.plots import Plots
-from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.config.keywords import TrainKeywords
@@ -29,18 +25,15 @@ from jaxdp.data.dataset import Dataset
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.loading import load_plugins
 from jaxdp.reporting.progress import say_complete
-from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import malloc, platform, processes
-from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.step.state import model_arrays
 from jaxdp.text.console import say_again
 from jaxdp.text.messages import shown
 from jaxdp.training import summary
 from jaxdp.training.outcome import RunOutcome
-from jaxdp.training.run import TrainingRun
-from jaxdp.training.stopping import Stopping
+from jaxdp.training.run import run_setup
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
@@ -198,62 +191,6 @@ class Trainer:
             config = config.replace(optimizer=self.config.optimizer, learning_rate=rate)
         same = self.setup.reconfigured(config)
         return same if same is not None else create_setup(config, self.setup.inputs)
-
-
-def run_setup(
-    setup: Setup,
-    group: Group,
-    callbacks: Sequence[Any],
-    signals: StopSignals,
-    *,
-    writes: bool,
-    start_time: float,
-    progress: bool = True,
-    before: RunOutcome | None = None,
-) -> RunOutcome:
-    """Begins or resumes a run, and trains.
-
-    Args:
-        callbacks: the user's, as objects or text.
-        signals: ask it to stop.
-        writes: whether to write a run directory, by default a directory named after the settings.
-        start_time: when the run began for its user, by `time.perf_counter`.
-        progress: whether to show progress on standard error.
-        before: the outcome that the run continues in memory.
-    """
-    devices_lib.check_alive(setup.strategy.devices)
-    directory, primary = None, group.index == 0
-    with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(devices_lib.in_use())
-        model_size.check(setup)
-        chosen = _all_callbacks(setup, callbacks, writes, progress)
-        if writes:
-            description = dataclasses.asdict(setup.dataset.describe())
-            directory = open_run(setup.config, description, create=primary)
-            if primary:
-                cleanup.enter_context(directory.exclusive())
-        # First, so that the other callbacks see the fields that the strategy adds to a row.
-        chosen = [*cleanup.enter_context(setup.strategy.resources(setup)), *chosen]
-        stopping = Stopping(signals, group)
-        run = TrainingRun(
-            setup, group, chosen, directory, stopping, start_time=start_time, before=before
-        )
-        return run.execute()
-
-
-def _all_callbacks(
-    setup: Setup, callbacks: Sequence[Any], writes: bool, progress: bool
-) -> list[Any]:
-    """Returns the callbacks of a run in the order in which they are called."""
-    config, own = setup.config, [callbacks_lib.create(each) for each in callbacks]
-    chosen: list[Any] = [callbacks_lib.DeviceMonitor()]
-    chosen += [callbacks_lib.Progress()] if progress else []
-    chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
-    if config.early_stop is not None:
-        metric, larger = setup.step_config.task.best_metric
-        chosen += [callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)]
-    chosen += own
-    return [*chosen, RunRecord()] if writes else chosen
 
 
 def _starting_from(given: Any) -> Any:

@@ -6,17 +6,24 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxdp import callbacks as callbacks_lib
 from jaxdp import config as config_lib
 from jaxdp.build import initial_weights as transfer
+from jaxdp.build import model_size
 from jaxdp.build.setup import Setup
 from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.events import Activity, Ended, Started
+from jaxdp.callbacks.plots import Plots
+from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.start import open_run
+from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime.processes import Group
+from jaxdp.runtime.signals import StopSignals
 from jaxdp.step.state import TrainState
 from jaxdp.training import summary
 from jaxdp.training.agreement import check_agreement
@@ -258,3 +265,59 @@ class TrainingRun:
         # A run that was killed after its last checkpoint has no sums, either.
         sums = sums or setup.evaluator.evaluate(state)
         return dataclasses.replace(outcome, state=state, sums=sums, position=position)
+
+
+def run_setup(
+    setup: Setup,
+    group: Group,
+    callbacks: Sequence[Any],
+    signals: StopSignals,
+    *,
+    writes: bool,
+    start_time: float,
+    progress: bool = True,
+    before: RunOutcome | None = None,
+) -> RunOutcome:
+    """Begins or resumes a run, and trains.
+
+    Args:
+        callbacks: the user's, as objects or text.
+        signals: ask it to stop.
+        writes: whether to write a run directory, by default a directory named after the settings.
+        start_time: when the run began for its user, by `time.perf_counter`.
+        progress: whether to show progress on standard error.
+        before: the outcome that the run continues in memory.
+    """
+    devices_lib.check_alive(setup.strategy.devices)
+    directory, primary = None, group.index == 0
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(devices_lib.in_use())
+        model_size.check(setup)
+        chosen = _all_callbacks(setup, callbacks, writes, progress)
+        if writes:
+            description = dataclasses.asdict(setup.dataset.describe())
+            directory = open_run(setup.config, description, create=primary)
+            if primary:
+                cleanup.enter_context(directory.exclusive())
+        # First, so that the other callbacks see the fields that the strategy adds to a row.
+        chosen = [*cleanup.enter_context(setup.strategy.resources(setup)), *chosen]
+        stopping = Stopping(signals, group)
+        run = TrainingRun(
+            setup, group, chosen, directory, stopping, start_time=start_time, before=before
+        )
+        return run.execute()
+
+
+def _all_callbacks(
+    setup: Setup, callbacks: Sequence[Any], writes: bool, progress: bool
+) -> list[Any]:
+    """Returns the callbacks of a run in the order in which they are called."""
+    config, own = setup.config, [callbacks_lib.create(each) for each in callbacks]
+    chosen: list[Any] = [callbacks_lib.DeviceMonitor()]
+    chosen += [callbacks_lib.Progress()] if progress else []
+    chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
+    if config.early_stop is not None:
+        metric, larger = setup.step_config.task.best_metric
+        chosen += [callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)]
+    chosen += own
+    return [*chosen, RunRecord()] if writes else chosen
