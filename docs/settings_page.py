@@ -1,12 +1,10 @@
 """Writes docs/settings.md: every flag and keyword, from the declarations of the settings."""
 
-import dataclasses
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 from jaxdp import bench, check, convert, devices, evaluate, plan, predict, report, sweep
-from jaxdp.config import SavedRunConfig, Settings, TrainConfig, conversion, facts_of, fields
+from jaxdp.config import REQUIRED, Facts, SavedRunConfig, Settings, TrainConfig, conversion, fields
 from jaxdp.launching import launcher, ray_launcher, slurm
 from jaxdp.text.messages import shown
 
@@ -37,19 +35,19 @@ COMMANDS: dict[str, type[Settings]] = {
 }
 
 
-def row(name: str, field: "dataclasses.Field[Any]") -> str:
+def row(facts: Facts) -> str:
     """Returns the line of a setting: its flag, its values and what it is for."""
-    facts, default = facts_of(field), field.default
-    flag = f"`{facts.metavar or name.upper()}`"
+    default = facts.default
+    flag = f"`{facts.metavar or facts.name.upper()}`"
     if not facts.positional:
-        flag = f"`--{name.replace('_', '-')}`"
+        flag = f"`--{facts.name.replace('_', '-')}`"
     if facts.basic:
         flag = f"**{flag}**"
-    values = facts.metavar or conversion.metavar(field.type)
-    if field.type is bool:
+    values = facts.metavar or conversion.metavar(facts.annotation)
+    if facts.annotation is bool:
         values = ""
     text = facts.help_text
-    if field.default is field.default_factory:  # both are missing
+    if default is REQUIRED:
         text += " (required)"
     elif (
         "(default" not in text
@@ -73,22 +71,22 @@ def page() -> str:
         names = [name for name in vars(group).get("__annotations__", ()) if name in known]
         if names:
             title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
-            parts.append(f"### {title}\n\n{table(row(name, known[name]) for name in names)}\n")
+            parts.append(f"### {title}\n\n{table(row(known[name]) for name in names)}\n")
     saved = fields(SavedRunConfig)
     parts.append(
         "## Commands for a run\n\n`evaluate`, `predict` and `convert export` share these flags:\n"
     )
-    parts.append(table(row(name, field) for name, field in saved.items()) + "\n")
+    parts.append(table(map(row, saved.values())) + "\n")
     for command, cls in COMMANDS.items():
         own = fields(cls)
-        names = [name for name in own if own[name] is not known.get(name) and name not in saved]
+        names = [name for name in own if own[name] != known.get(name) and name not in saved]
         shared = (
             "It also accepts flags of training. " if (own.keys() & known) - {*names, *saved} else ""
         )
         parts.append(
             f"## {command}\n\n{shared}`python -m jaxdp.{command} --help-all` lists all flags.\n"
         )
-        parts.append(table(row(name, own[name]) for name in names) + "\n")
+        parts.append(table(row(own[name]) for name in names) + "\n")
     return "\n".join(parts)
 
 

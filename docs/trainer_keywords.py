@@ -5,9 +5,9 @@ type checkers, from their declarations. `nox -s keywords` starts it.
 import pathlib
 import types
 import typing
-from typing import Any, Literal
+from typing import Literal
 
-from jaxdp.config import ClassWeights, TrainConfig, facts_of, fields
+from jaxdp.config import ClassWeights, Facts, TrainConfig, fields
 
 FILE = pathlib.Path(__file__).parents[1] / "src" / "jaxdp" / "config" / "keywords.py"
 OWN = ("model", "dataset", "task", "callbacks")  # parameters of Trainer itself
@@ -41,9 +41,9 @@ class TrainKeywords(TypedDict, total=False):
 '''
 
 
-def as_keyword(name: str, field: Any) -> str:
-    union = typing.get_origin(field.type) in (types.UnionType, typing.Union)
-    kinds = list(typing.get_args(field.type)) if union else [field.type]
+def as_keyword(facts: Facts) -> str:
+    union = typing.get_origin(facts.annotation) in (types.UnionType, typing.Union)
+    kinds = list(typing.get_args(facts.annotation)) if union else [facts.annotation]
     texts = []
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
@@ -59,16 +59,16 @@ def as_keyword(name: str, field: Any) -> str:
                 {tuple[str, ...]: "Sequence[str]"}.get(kind, getattr(kind, "__name__", ""))
             )
     texts = [text if text != "dict" else "dict[str, Any]" for text in texts]
-    texts += [kind.__name__ for kind in facts_of(field).numbers]
-    if name in OBJECTS:
-        texts.append(OBJECTS[name])
+    texts += [kind.__name__ for kind in facts.numbers]
+    if facts.name in OBJECTS:
+        texts.append(OBJECTS[facts.name])
     texts.sort(key=lambda text: text == "None")
-    return f"    {name}: {' | '.join(texts)}\n"
+    return f"    {facts.name}: {' | '.join(texts)}\n"
 
 
 def generated() -> str:
-    own = {name: field for name, field in fields(TrainConfig).items() if name not in OWN}
-    return HEAD + "".join(as_keyword(name, field) for name, field in own.items())
+    own = [facts for name, facts in fields(TrainConfig).items() if name not in OWN]
+    return HEAD + "".join(map(as_keyword, own))
 
 
 if __name__ == "__main__":

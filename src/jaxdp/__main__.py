@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 import jaxdp
-from jaxdp.cli import command_line
+from jaxdp.cli.command_line import program
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import nearest
 
@@ -28,9 +28,10 @@ def main() -> int:
     """Runs the command that the first argument of the process names, and returns its exit code."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         return importlib.import_module(f"jaxdp.{sys.argv[1]}").main(sys.argv[2:])
-    return command_line.main(_about, None, "jaxdp")
+    return _about()
 
 
+@program("jaxdp")
 def _about(words: Sequence[str]) -> int:
     name = words[0] if words else "--help"
     if name in ("--version", "-V"):

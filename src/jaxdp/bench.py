@@ -1,6 +1,5 @@
 """`python -m jaxdp.bench`: measures how many images per second each strategy trains."""
 
-import datetime
 import itertools
 import json
 import pathlib
@@ -9,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxdp.cli.command_line import command, ending
+from jaxdp.cli import command_line
 from jaxdp.config import (
     LOCAL,
     POSITIVE,
@@ -29,6 +28,7 @@ from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import platform
 from jaxdp.text.console import say_again
 from jaxdp.text.flags import for_command
+from jaxdp.text.units import time_text
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
@@ -62,41 +62,33 @@ class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     output: str = setting("bench", "folder for bench.jsonl, which grows", LOCAL, metavar="DIR")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words == ["cell"]:
-        with ending("jaxdp.bench"):
-            _measure(json.load(sys.stdin))
+@command_line.program("jaxdp.bench")
+def main(argv: Sequence[str]) -> int:
+    """Measures the cells of the grid, or for `cell` the one that standard input describes."""
+    if [*argv] == ["cell"]:
+        _measure(json.load(sys.stdin))
         return 0
-    return _bench(words)
+    asked = command_line.parse(
+        BenchConfig,
+        argv,
+        prog="python -m jaxdp.bench",
+        description=DESCRIPTION,
+        defaults_file=False,
+        hidden=_HIDDEN,
+    )
+    return run(asked, [*cells(asked)])
 
 
-@command(BenchConfig, "jaxdp.bench", DESCRIPTION, defaults_file=False, hidden=_HIDDEN)
-def _bench(asked: BenchConfig) -> int:
-    """Measures the cells of the grid."""
-    shared = asked.part(TrainConfig, devices=None, steps=None)
-    grid = cells(shared, asked.strategies, asked.devices.values, asked.batch_sizes.values)
-    return run(list(grid), pathlib.Path(asked.output), asked.steps, asked.repeats)
-
-
-def cells(
-    shared: TrainConfig,
-    strategies: Sequence[str],
-    devices: Sequence[int],
-    batch_sizes: Sequence[int],
-) -> Iterator[TrainConfig]:
+def cells(asked: BenchConfig) -> Iterator[TrainConfig]:
     """Yields the configuration of each cell of the grid, and prints the cells that make no sense on
     standard error.
-
-    Args:
-        shared: the settings of all cells.
     """
     from jaxdp.sharding.strategy import by_name
 
-    load_plugins(shared.plugins)
-    parts = shared.accumulate_steps
-    for strategy, count, size in itertools.product(strategies, devices, batch_sizes):
+    load_plugins(asked.plugins)
+    shared = asked.part(TrainConfig, devices=None, steps=None)
+    parts, axes = shared.accumulate_steps, (asked.devices.values, asked.batch_sizes.values)
+    for strategy, count, size in itertools.product(asked.strategies, *axes):
         reason = ""
         if by_name(strategy).one_device and count > 1:
             reason = "it uses one"
@@ -115,15 +107,9 @@ def _leave_out(config: TrainConfig, reason: str) -> None:
     say_again(f"left out: {cell_name(config.plain())}: {reason}")
 
 
-def run(
-    configs: Sequence[TrainConfig], folder: pathlib.Path, steps: int | None, repeats: int
-) -> int:
+def run(asked: BenchConfig, configs: Sequence[TrainConfig]) -> int:
     """Measures the cells, writes their records, prints a table, and returns the command's exit
     code.
-
-    Args:
-        folder: of bench.jsonl, which grows.
-        steps, repeats: as for `throughput.benchmark_training`.
 
     Raises:
         ConfigError: if nothing could be run, or the folder cannot be written.
@@ -132,11 +118,11 @@ def run(
         axes = f"{flag('strategies')}, {flag('devices')} or {flag('batch_sizes')}"
         raise ConfigError("", "", f"no cell of the grid is left; change {axes}")
     records: list[Record] = []
-    interrupted = False
+    folder, interrupted = pathlib.Path(asked.output), False
     check_folder("output", folder)
     try:
         with open(folder / "bench.jsonl", "a", opener=no_link) as file:
-            for record in measure_all(configs, steps, repeats):
+            for record in measure_all(asked, configs):
                 print(json.dumps(record), file=file, flush=True)
                 records.append(record)
     except KeyboardInterrupt:
@@ -151,9 +137,7 @@ def run(
     return int(interrupted or not measured)
 
 
-def measure_all(
-    configs: Sequence[TrainConfig], steps: int | None, repeats: int
-) -> Iterator[Record]:
+def measure_all(asked: BenchConfig, configs: Sequence[TrainConfig]) -> Iterator[Record]:
     """Yields the record of each cell as it ends.
 
     Raises:
@@ -163,7 +147,7 @@ def measure_all(
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
-            request = {"config": config.plain(), "steps": steps, "repeats": repeats}
+            request = {"config": config.plain(), "steps": asked.steps, "repeats": asked.repeats}
             record = describe(config) | measurement.run(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":
@@ -184,7 +168,7 @@ def describe(config: TrainConfig) -> Record:
     plain = config.plain()
     named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset")
     return {
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "time": time_text(),
         **{name: plain[name] for name in named},
         "settings": config.changed(),
         "cores": platform.cores(),

@@ -17,16 +17,14 @@ from jaxdp.config import (
     PartsConfig,
     SavedRunConfig,
     TrainConfig,
-    WorkersConfig,
     setting,
     settings_group,
 )
 from jaxdp.errors import ConfigError
-from jaxdp.rundir.write import check_file, replace_file
+from jaxdp.rundir.write import check_file, write_output
 from jaxdp.runtime import platform
 from jaxdp.text.flags import flag, for_command
-from jaxdp.text.messages import nearest, printable, some
-from jaxdp.text.parsing import resolved
+from jaxdp.text.messages import nearest, some
 
 DESCRIPTIONS = {
     "import": "Read PyTorch weights, or weights that export wrote, into a new run.",
@@ -67,12 +65,9 @@ class ExportConfig(SavedRunConfig):
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    return command_line.main(_main, argv, "jaxdp.convert")
-
-
-def _main(argv: Sequence[str]) -> int:
+@command_line.program("jaxdp.convert")
+def main(argv: Sequence[str]) -> int:
+    """Runs the command and returns its exit code."""
     name, *rest = argv or ["--help"]
     if name in ("--help", "-h"):
         lines = [f"  {command:<8}{text}" for command, text in DESCRIPTIONS.items()]
@@ -82,40 +77,22 @@ def _main(argv: Sequence[str]) -> int:
         raise ConfigError(
             "", name, f"{name}: must be import or export; {nearest(name, DESCRIPTIONS)}"
         )
-    cls: Any = ImportConfig if name == "import" else ExportConfig
-    command = command_line.parse(
+    cls, convert = (ImportConfig, import_weights) if name == "import" else (ExportConfig, export)
+    asked: Any = command_line.parse(
         cls,
         rest,
         prog=f"python -m jaxdp.convert {name}",
         description=DESCRIPTIONS[name],
         defaults_file=False,
     )
-    if name == "import":
-        print(printable(import_weights(command.weights, command.part(TrainConfig))))
-    else:
-        given = command.run_dir, pathlib.Path(command.output), command.step, command.plugins
-        print(for_command(export(*given, static_batch=command.static_batch)))
+    print(for_command(convert(asked)))
     return 0
 
 
-def export(
-    run_dir: str,
-    output: pathlib.Path,
-    step: int | None,
-    plugins: Sequence[str] = (),
-    static_batch: int | None = None,
-) -> str:
+def export(asked: ExportConfig) -> str:
     """Writes weights (averaged weights if the run has an EMA) or a program.
 
     The file is either complete or absent.
-
-    Args:
-        run_dir: folder of the run.
-        output: `NAME.safetensors` for weights, `NAME.stablehlo` for a program.
-        step: which checkpoint; None for the best by validation data, or for the newest without
-            validation data.
-        plugins: files or modules that the run was trained with.
-        static_batch: the only batch size of a program; None for any.
 
     Returns:
         What was written, for people.
@@ -123,6 +100,7 @@ def export(
     Raises:
         ConfigError: if there is no such checkpoint, or the output cannot be written.
     """
+    output, static_batch = pathlib.Path(asked.output), asked.static_batch
     if output.suffix not in (".safetensors", ".stablehlo"):
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
     check_file("output", output, "model.safetensors")
@@ -136,23 +114,19 @@ def export(
         raise ConfigError("static_batch", static_batch, "is for a program, NAME.stablehlo")
     if is_program and importlib.util.find_spec("flatbuffers") is None:
         raise ConfigError("output", output, "needs flatbuffers: pip install '.[export]'")
-    result = load(run_dir, step=step, plugins=plugins)
+    result = load(asked.run_dir, step=asked.step, plugins=asked.plugins)
     given = result.state, result.config, result.description
     program = weights.program_facts(result.description, static_batch)
     if is_program:
         content = weights.to_stablehlo(*given, static_batch)
     else:
         content = weights.to_safetensors(*given)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if is_program:  # which has no place for it
-            about = weights.about(result.config, result.description)
-            about |= {"step": result.step, "program": program}
-            replace_file(resolved(about_file), json.dumps(about, indent=2) + "\n")
-        replace_file(resolved(output), content)
-    except OSError as error:
-        raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
-    written = f"{output}: step {result.step} of {run_dir}, {len(content):,} bytes"
+    if is_program:  # which has no place for it
+        about = weights.about(result.config, result.description)
+        about |= {"step": result.step, "program": program}
+        write_output("output", about_file, json.dumps(about, indent=2) + "\n")
+    write_output("output", output, content)
+    written = f"{output}: step {result.step} of {asked.run_dir}, {len(content):,} bytes"
     if not is_program:
         return written
     return (
@@ -164,14 +138,10 @@ def export(
     )
 
 
-def import_weights(file: str, config: TrainConfig) -> str:
+def import_weights(asked: ImportConfig) -> str:
     """Creates a run that holds imported weights as its step 0; returns a sentence for the user.
 
     Training continues such a run; evaluation and prediction use it.
-
-    Args:
-        file: a PyTorch state dict, or weights that `jaxdp.convert export` wrote.
-        config: of the run, with its folder.
 
     Raises:
         ConfigError: if the file cannot be read, the weights do not fit the network, or the folder
@@ -181,10 +151,12 @@ def import_weights(file: str, config: TrainConfig) -> str:
     from jaxdp.result import Result
 
     platform.configure(None)
-    # The strategy is only for loading. Training may use another strategy.
-    single = config.replace(resume="never", strategy="single", **WorkersConfig().flat())
+    config = asked.part(TrainConfig)
     try:
-        setup = create_setup(single.replace(init_from=file))
+        # The strategy is only for loading. Training may use another strategy.
+        setup = create_setup(
+            config.replace(resume="never", strategy="single", init_from=asked.weights)
+        )
     except ConfigError as error:
         field = "weights" if error.field == "init_from" else error.field
         raise ConfigError(field, error.value, error.remedy) from error
@@ -192,7 +164,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
     assert weights is not None
     for names, problem in ((weights.fresh, "missing"), (weights.skipped, "unexpected")):
         if names:
-            raise ConfigError("weights", file, f"{len(names)} {problem}: {some(names)}")
+            raise ConfigError("weights", asked.weights, f"{len(names)} {problem}: {some(names)}")
     result = Result.untrained(setup)
     result.config = setup.config.replace(strategy=config.strategy, init_from=None)
     run = result.save(setup.config.run_dir or "")

@@ -12,8 +12,7 @@ from typing import Any
 
 import rich.table
 
-from jaxdp.cli.command_line import command
-from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
+from jaxdp.cli.command_line import command, exit_code
 from jaxdp.config import MOST_DEVICES, POSITIVE, ProcessConfig, at_most, setting, settings_group
 from jaxdp.errors import ConfigError
 from jaxdp.reporting.console import wide_console
@@ -50,9 +49,8 @@ def main(config: DevicesConfig) -> int:
         own = describe_process(group.index, platform.select_devices(config.devices))
         texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
-        is_usage = isinstance(error, ConfigError)
-        code, message = (EXIT_USAGE_ERROR, for_command(error)) if is_usage else (1, None)
-        processes.exit_and_notify(error, code, message, "jaxdp.devices")
+        message = for_command(error) if isinstance(error, ConfigError) else None
+        processes.exit_and_notify(error, exit_code(error), message, "jaxdp.devices")
         raise
     if group.index == 0:
         found = [json.loads(text) for text in texts]

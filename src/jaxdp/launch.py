@@ -34,12 +34,9 @@ _LAUNCHERS: dict[str, tuple[type[Any], Callable[..., int], str]] = {
 _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command_line.program("jaxdp.launch")
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return command_line.main(_main, argv, "jaxdp.launch")
-
-
-def _main(argv: Sequence[str]) -> int:
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
     own, command = words[:end], words[end + 1 :]

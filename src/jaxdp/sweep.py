@@ -67,12 +67,9 @@ class SweepConfig(TrainConfig):
             raise ConfigError("trials", self.trials[0], remedy)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command_line.program("jaxdp.sweep")
+def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
-    return command_line.main(_main, argv, "jaxdp.sweep")
-
-
-def _main(argv: Sequence[str]) -> int:
     words = list(argv)
     if words and not words[0].startswith("-"):
         words = ["--config", *words]

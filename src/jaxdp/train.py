@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from jaxdp.cli.command_line import OF_NAMES, Exit, command
+from jaxdp.cli.command_line import Exit, command, exit_code
 from jaxdp.cli.exit_codes import (
     EXIT_DIVERGED,
     EXIT_LOCKED,
@@ -16,7 +16,6 @@ from jaxdp.cli.exit_codes import (
     SUPERVISED,
 )
 from jaxdp.config import TrainConfig
-from jaxdp.errors import ConfigError
 from jaxdp.plugins.loading import add_running_script, load_plugins
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import garbage_collector, platform, processes
@@ -94,7 +93,7 @@ def _code_and_reason(error: BaseException) -> tuple[int, str | None]:
         return EXIT_STOPPED, STOPPED_AT_START
     if isinstance(error, FolderLocked) and SUPERVISED in os.environ:
         return EXIT_LOCKED, reason
-    if isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES:
+    if exit_code(error) == EXIT_USAGE_ERROR:
         return EXIT_USAGE_ERROR, reason
     if isinstance(error, OSError):  # a full disk, a folder that has vanished
         if error.errno and not error.filename:

@@ -11,7 +11,7 @@ import jaxdp
 from jaxdp import models
 from jaxdp.build.setup import create_setup
 from jaxdp.cli import command_line
-from jaxdp.config import TrainConfig, facts_of, fields, run_hash
+from jaxdp.config import TrainConfig, fields, run_hash
 from jaxdp.data import sources
 
 SMALL: dict[str, Any] = {
@@ -31,8 +31,8 @@ def unresolved(config: TrainConfig) -> set[str]:
     """Returns the settings that are None, although None is no value of theirs."""
     names = {
         name
-        for name, field in fields(TrainConfig).items()
-        if getattr(config, name) is None and not facts_of(field).none
+        for name, facts in fields(TrainConfig).items()
+        if getattr(config, name) is None and not facts.none
     }
     return names - ({"epochs"} if config.steps else set())
 

@@ -255,8 +255,8 @@ def test_a_package_that_is_not_installed_has_no_version_and_runs(
 
 
 def test_a_flag_takes_every_value_that_its_setting_lists() -> None:
-    for name, field in config.fields(config.TrainConfig).items():
-        for value in conversion.choices(field.type):
+    for name, facts in config.fields(config.TrainConfig).items():
+        for value in conversion.choices(facts.annotation):
             words = [f"--{name.replace('_', '-')}", str(value)]
             read = command_line.parse(config.TrainConfig, words, prog="x", description="x")
             assert getattr(read, name) == value

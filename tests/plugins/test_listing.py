@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxdp import callbacks, models, tasks
-from jaxdp.config import TrainConfig, facts_of, fields
+from jaxdp.config import TrainConfig, fields
 from jaxdp.data import augment, sources
 from jaxdp.plugins import listing
 from jaxdp.sharding import strategy
@@ -41,7 +41,7 @@ def own(registry: Any) -> set[str]:
 )
 def test_the_help_of_a_setting_lists_each_name(setting: str, names: Collection[str]) -> None:
     assert names
-    help = facts_of(fields(TrainConfig)[setting]).help
+    help = fields(TrainConfig)[setting].help
     places = [place for match in listing._PLACE.findall(help) for place in match.split()]
     listed = [name for place in places for name in listing.names_in(place)]
     assert sorted(listed) == sorted(names)

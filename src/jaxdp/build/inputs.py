@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.config import OBJECT, TrainConfig, facts_of, fields
+from jaxdp.config import OBJECT, TrainConfig, fields
 from jaxdp.data.dataset import Dataset
 from jaxdp.errors import ConfigError
 from jaxdp.models.layers import BatchNorm
@@ -141,8 +141,8 @@ def refuse(values: Mapping[str, Any], what: str) -> None:
     Args:
         what: the object: `model`, `data`, `task`, `optimizer` or `learning_rate`.
     """
-    for name, field in fields(TrainConfig).items():
-        if name in values and what in facts_of(field).set_by.split():
+    for name, facts in fields(TrainConfig).items():
+        if name in values and what in facts.set_by.split():
             remedy = (
                 f"{what} is an object, and settings such as this one are decided where it is made"
             )

@@ -16,17 +16,16 @@ from typing import Any, NoReturn, TypeVar
 from jaxdp import config as config_lib
 from jaxdp.cli import streams
 from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
-from jaxdp.config import Settings, TrainConfig, conversion, deprecation, facts_of, fields
+from jaxdp.config import REQUIRED, Facts, Settings, TrainConfig, conversion, deprecation, fields
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text import console
 from jaxdp.text.flags import for_command
 from jaxdp.text.messages import closest, shown
 
 Config = TypeVar("Config", bound=Settings)
-Fields = Mapping[str, "dataclasses.Field[Any]"]
 
 # Errors of a name that no file can have.
-OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
 
@@ -76,7 +75,7 @@ def parse(
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    own = {name: field for name, field in fields(cls).items() if name not in hidden}
+    own = {name: facts for name, facts in fields(cls).items() if name not in hidden}
     words = [_with_dashes(word) for word in argv]
     _check_flags(words, [*own, "help", "help_all", "config"], prog)
     parser = _create_parser(cls, own, prog, description, everything="--help-all" in words)
@@ -87,17 +86,14 @@ def parse(
     for name, value in given.items():
         if not isinstance(value, bool):
             texts = value if isinstance(value, list) else [value]
-            separator = facts_of(own[name]).separator
-            given[name] = conversion.from_words(texts, own[name].type, separator=separator)
+            given[name] = conversion.from_words(own[name], texts)
     values = defaults | (config_lib.load(path, cls) if path else {})
     for name in config_lib.displaced_by(cls, given) - given.keys():
         values.pop(name, None)
     values |= given
-    for name, field in fields(cls).items():
-        if name not in values and field.default is field.default_factory:  # both are MISSING
-            raise ConfigError(
-                "", "", f"{_flag(name, field)} is required: {facts_of(field).help_text}"
-            )
+    for name, facts in fields(cls).items():
+        if name not in values and facts.default is REQUIRED:
+            raise ConfigError("", "", f"{_flag(facts)} is required: {facts.help_text}")
     return cls.of(**values)
 
 
@@ -124,10 +120,10 @@ def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
 
 
 def _create_parser(
-    cls: type[Settings], own: Fields, prog: str, description: str, *, everything: bool
+    cls: type[Settings], own: Mapping[str, Facts], prog: str, description: str, *, everything: bool
 ) -> _Parser:
     """Returns the parser of a command; its help shows what `everything` and the facts say."""
-    positional = [_flag(name, field) for name, field in own.items() if facts_of(field).positional]
+    positional = [_flag(facts) for facts in own.values() if facts.positional]
     parser = _Parser(
         prog,
         " ".join([prog, *positional, "[FLAGS]"]),
@@ -141,49 +137,48 @@ def _create_parser(
     for group in cls.__mro__:
         section: Any = None
         for name in inspect.get_annotations(group):
-            field = remaining.pop(name, None)  # a command may declare a setting of a group anew
-            if field is None:
+            facts = remaining.pop(name, None)  # a command may declare a setting of a group anew
+            if facts is None:
                 continue
-            facts, is_shared = facts_of(field), group in TrainConfig.__mro__
+            is_shared = group in TrainConfig.__mro__
             visible = everything or facts.basic or facts.positional or not is_shared
             left_out += not visible
             if section is None and visible:
                 title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
                 section = parser.add_argument_group(title)
-            _add(section if visible else parser, name, field, visible=visible)
+            _add(section if visible else parser, facts, visible=visible)
     parser.add_argument("-h", "--help", action="help", help="show this help, and exit")
     more = f"show {left_out} more flags" if left_out else "show all flags"
     parser.add_argument("--help-all", action="help", help=f"{more}, and exit")
     return parser
 
 
-def _add(section: Any, name: str, field: "dataclasses.Field[Any]", *, visible: bool) -> None:
+def _add(section: Any, facts: Facts, *, visible: bool) -> None:
     """Adds the flag of a setting to a section of the help."""
-    facts, default = facts_of(field), field.default
-    text = facts.help_text
-    if default not in (dataclasses.MISSING, None, False, ()) and "(default" not in text:
+    text, default = facts.help_text, facts.default
+    if default not in (REQUIRED, None, False, (), {}) and "(default" not in text:
         text += (
             f" (default: {facts.separator.join(default) if facts.separator else shown(default)})"
         )
     options: dict[str, Any] = {"help": text.replace("%", "%%") if visible else argparse.SUPPRESS}
-    many = conversion.takes_many(field.type) and not facts.separator
-    if field.type is bool:
+    many = conversion.takes_many(facts.annotation) and not facts.separator
+    if facts.annotation is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["metavar"] = facts.metavar or conversion.metavar(field.type)
+        options["metavar"] = facts.metavar or conversion.metavar(facts.annotation)
         options |= {"nargs": "*"} if many else {}
     if facts.positional:
-        options |= {"metavar": _flag(name, field), "nargs": "*" if many else "?"}
-        section.add_argument(name, **options)
+        options |= {"metavar": _flag(facts), "nargs": "*" if many else "?"}
+        section.add_argument(facts.name, **options)
         return
     aliases = [facts.alias] if facts.alias else []
-    section.add_argument(*aliases, _flag(name, field), dest=name, **options)
+    section.add_argument(*aliases, _flag(facts), dest=facts.name, **options)
 
 
-def _flag(name: str, field: "dataclasses.Field[Any]") -> str:
-    if facts_of(field).positional:
-        return facts_of(field).metavar or name.upper()
-    return "--" + name.replace("_", "-")
+def _flag(facts: Facts) -> str:
+    if facts.positional:
+        return facts.metavar or facts.name.upper()
+    return "--" + facts.name.replace("_", "-")
 
 
 class Exit(Exception):
@@ -192,6 +187,14 @@ class Exit(Exception):
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)
         self.code = code
+
+
+def exit_code(error: BaseException) -> int:
+    """Returns the exit code for an error that ends a command: 2 for a ConfigError, or a path that
+    is too long, circular or cannot be encoded; otherwise 1.
+    """
+    is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in _OF_NAMES
+    return EXIT_USAGE_ERROR if is_usage else 1
 
 
 @dataclasses.dataclass
@@ -206,9 +209,8 @@ def ending(prog: str) -> Iterator[Ending]:
     """Turns exceptions of the block into an exit code and one line on standard error, which may be
     closed or full.
 
-    The code is 2 for a ConfigError, or a path that is too long, circular or cannot be encoded. It
-    is 1 when interrupted, or if a file or standard output cannot be read or written. When the
-    reader of standard output is gone (`... | head`) it is 141, as in a shell.
+    The code is 1 when interrupted, and 141, as in a shell, when the reader of standard output is
+    gone (`... | head`). Otherwise `exit_code` says it.
     """
     end = Ending()
     streams.complete()
@@ -228,11 +230,33 @@ def ending(prog: str) -> Iterator[Ending]:
         except BrokenPipeError:
             end.code = 128 + signal.SIGPIPE
         except (ConfigError, OSError) as error:
-            is_usage = isinstance(error, ConfigError) or getattr(error, "errno", None) in OF_NAMES
-            end.code = EXIT_USAGE_ERROR if is_usage else 1
+            end.code = exit_code(error)
             print(f"{prog}: error: {for_command(error)}", file=sys.stderr)
         finally:
             streams.finish()
+
+
+def program(
+    prog: str, read: Callable[[Sequence[str]], Any] = lambda words: words
+) -> Callable[[Callable[[Any], int]], Callable[..., int]]:
+    """Makes a command of a function that returns an exit code.
+
+    Args:
+        prog: e.g. `jaxdp.sweep`.
+        read: makes the argument of the function from the arguments of the command; by default, it
+            gets them as they are.
+    """
+
+    def decorate(function: Callable[[Any], int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def main(argv: Sequence[str] | None = None) -> int:
+            with ending(prog) as end:
+                end.code = function(read(sys.argv[1:] if argv is None else argv))
+            return end.code
+
+        return main
+
+    return decorate
 
 
 def command(
@@ -245,24 +269,7 @@ def command(
         prog: e.g. `jaxdp.train`.
         **options: of `parse`.
     """
-
-    def decorate(function: Callable[[Config], int]) -> Callable[..., int]:
-        @functools.wraps(function)
-        def main(argv: Sequence[str] | None = None) -> int:
-            with ending(prog) as end:
-                words = sys.argv[1:] if argv is None else argv
-                name = f"python -m {prog}"
-                config = parse(cls, words, prog=name, description=description, **options)
-                end.code = function(config)
-            return end.code
-
-        return main
-
-    return decorate
-
-
-def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command that parses its arguments itself, and returns its exit code."""
-    with ending(prog) as end:
-        end.code = command(sys.argv[1:] if argv is None else argv)
-    return end.code
+    name = f"python -m {prog}"
+    return program(
+        prog, functools.partial(parse, cls, prog=name, description=description, **options)
+    )

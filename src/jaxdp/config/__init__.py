@@ -2,20 +2,18 @@
 
 # pyright: reportUnusedImport=false
 
+from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.data import DataConfig
 from jaxdp.config.devices import LayoutConfig, ProcessConfig, ShardingConfig, WorkersConfig
+from jaxdp.config.facts import Facts
 from jaxdp.config.files import defining, hash_of, kept, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (
     OBJECT,
     REQUIRED,
-    Facts,
     Settings,
-    as_flag,
-    convert_for,
     displaced_by,
-    facts_of,
     fields,
     setting,
     settings_group,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jaxdp.config import deprecation
+from jaxdp.config.facts import Facts
 from jaxdp.config.values import ClassWeights, number, parse_keywords
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import nearest
@@ -24,20 +25,17 @@ _TYPE_NAMES: dict[Any, str] = {
 }
 
 
-def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...] = ()) -> Any:
+def convert(facts: Facts, value: Any) -> Any:
     """Returns a value from YAML or a program as the type of its setting.
-
-    Args:
-        numbers: types of number that become text.
 
     Raises:
         ConfigError: if it does not fit the type.
     """
-    kinds = _kinds(annotation)
+    name, kinds = facts.name, _kinds(facts.annotation)
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
     if parsed is ClassWeights and isinstance(value, list | tuple):
         value = ",".join(map(str, value))
-    if isinstance(value, numbers) and not isinstance(value, bool):
+    if isinstance(value, facts.numbers) and not isinstance(value, bool):
         value = str(value)
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
@@ -56,14 +54,11 @@ def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...]
     return tuple(value) if isinstance(value, list) else value
 
 
-def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") -> Any:
-    """Returns the value of a flag, which `convert` must still check.
-
-    Args:
-        words: the words after the flag.
-        separator: the separator of names in one word; "" if each word is a name.
+def from_words(facts: Facts, words: Sequence[str]) -> Any:
+    """Returns the value of a setting from the words after its flag, which `convert` must still
+    check.
     """
-    kinds = _kinds(annotation)
+    kinds, separator = _kinds(facts.annotation), facts.separator
     if dict in _origins(kinds):
         return parse_keywords(words)
     if tuple in _origins(kinds):
@@ -71,7 +66,7 @@ def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") ->
             return tuple(name.strip() for word in words for name in word.split(separator))
         return tuple(words)
     (word,) = words
-    listed = {str(choice): choice for choice in choices(annotation)}
+    listed = {str(choice): choice for choice in choices(facts.annotation)}
     if word in listed:
         return listed[word]
     for kind in (int, float):
@@ -83,28 +78,26 @@ def from_words(words: Sequence[str], annotation: Any, *, separator: str = "") ->
     return word
 
 
-def as_written(value: Any, text: Any, annotation: Any, *, separator: str = "") -> Any:
-    """Returns a YAML value as a flag with the same text would give it.
+def as_written(facts: Facts, value: Any, text: Any) -> Any:
+    """Returns the YAML value of a setting as its flag with the same text would give it.
 
     YAML 1.1 reads `no` and `on` as false and true, `1e-6` as text, `010` as 8 and `000000` as 0.
 
     Args:
         text: the value with each scalar as written.
-        separator: as for `from_words`.
     """
-    kinds = _kinds(annotation)
-    origins = _origins(kinds)
+    origins = _origins(_kinds(facts.annotation))
     if isinstance(value, dict):
         return {name: number(each) for name, each in value.items()}
     if tuple in origins and value is not None:
-        if isinstance(text, str) and (separator or not text.split()[1:]):
-            return from_words([text], annotation, separator=separator)
+        if isinstance(text, str) and (facts.separator or not text.split()[1:]):
+            return from_words(facts, [text])
         return text if isinstance(text, list) else value
     if value is None or isinstance(value, str | float) or not isinstance(text, str):
         return value
     if bool in origins:
         return value
-    word = from_words([text], annotation)
+    word = from_words(facts, [text])
     is_number = int in origins and not isinstance(value, bool)  # e.g. 0x10
     return value if is_number and isinstance(word, str) else word
 

@@ -10,12 +10,10 @@ from typing import Any, cast
 import yaml
 
 from jaxdp.config import deprecation
+from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER
 from jaxdp.config.settings import (
     Settings,
-    as_flag,
-    convert_for,
-    facts_of,
     fields,
     settings_with,
 )
@@ -84,22 +82,22 @@ def parse(
         settings = {name: value for name, value in settings.items() if name not in filled}
     settings = deprecation.drop_removed(settings)
     for name, value in list(settings.items()):
-        removed_value = deprecation.removal(value, name) if isinstance(value, str) else None
-        if name not in known or removed_value:
-            if sentence := removed_value or deprecation.removal(name):
-                remedy = f"has {name}: {brief(value)}, which {sentence}"
-                if warn is None:
-                    raise ConfigError("config", path, remedy)
-                warn(f"{path} {remedy}")
-                del settings[name]
-                continue
-            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), known)}"
+        removed = deprecation.removal(value, name) if isinstance(value, str) else None
+        if name in known and not removed:
+            continue
+        removed = removed or deprecation.removal(name)
+        remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), known)}"
+        if removed:
+            remedy = f"has {name}: {brief(value)}, which {removed}"
+        if warn is None or not removed:
             raise ConfigError("config", path, remedy)
-    if texts is not None:
-        settings = {
-            name: as_flag(known[name], value, texts.get(name)) for name, value in settings.items()
-        }
-    converted = {name: convert_for(known[name], value) for name, value in settings.items()}
+        warn(f"{path} {remedy}")
+        del settings[name]
+    converted = dict[str, Any]()
+    for name, value in settings.items():
+        facts = known[name]
+        written = as_written(facts, value, texts.get(name)) if texts is not None else value
+        converted[name] = convert(facts, written)
     return converted if warn is None else converted | {"filled": frozenset(filled)}
 
 
@@ -120,7 +118,7 @@ def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that define a run."""
     named: dict[str, Any] = {}
     for name, value in config.as_given().part(TrainConfig).plain().items():
-        names_run = facts_of(fields(TrainConfig)[name]).names_run
+        names_run = fields(TrainConfig)[name].names_run
         if names_run == "always" or (names_run == "if_set" and value):
             named[name] = value
     if named["strategy"] in deprecation.EXCHANGES:

@@ -98,15 +98,14 @@ def _check_same_run(
     fields = config_lib.fields(TrainConfig)
     # batch_norm comes last, because its default depends on the batch size, which is then the
     # setting to name.
-    for name, field in sorted(fields.items(), key=lambda item: item[0] == "batch_norm"):
+    for name, facts in sorted(fields.items(), key=lambda item: item[0] == "batch_norm"):
         now = ours[name]
         then = theirs[name]
-        resume = config_lib.facts_of(field).resume
-        changed = bool(now) != bool(then) if resume == "presence" else now != then
-        if changed and resume != "free":
+        changed = bool(now) != bool(then) if facts.resume == "presence" else now != then
+        if changed and facts.resume != "free":
             ways = f"use that, or another {flag('run_dir')}"
             remedy = f"the run in {run.path} has {brief(then)}; {ways}"
-            if resume == "start":
+            if facts.resume == "start":
                 remedy += f", which {flag('init_from', run.path)} starts from its weights"
             raise ConfigError(name, now, remedy)
     if not run.file("dataset.json").exists():

@@ -145,8 +145,8 @@ class Space:
             ConfigError: if there are no values, or if they do not have the type of the setting.
         """
         text = self.texts[name]
-        field_name, dot, _ = name.partition(".")
-        field = config_lib.fields(TrainConfig)[field_name]
+        field, dot, _ = name.partition(".")
+        facts = config_lib.fields(TrainConfig)[field]
         try:
             given = parsing.parse_yaml(f"[{text}]")
             written = parsing.parse_yaml(f"[{text}]", as_text=True)
@@ -157,8 +157,8 @@ class Space:
             raise ConfigError(self.flag, f"{name}={text}", remedy)
         if not dot:
             pairs = zip(given, written, strict=True)
-            given = [config_lib.as_flag(field, *pair) for pair in pairs]
-        convert = config_lib.number if dot else functools.partial(config_lib.convert_for, field)
+            given = [config_lib.as_written(facts, *pair) for pair in pairs]
+        convert = config_lib.number if dot else functools.partial(config_lib.convert, facts)
         return [convert(value) for value in given]
 
     def create(self, settings: Settings) -> Trial:
