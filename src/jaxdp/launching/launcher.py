@@ -1,7 +1,6 @@
 """Starts the processes of a run on this machine: ports, shares of the GPUs, restarts."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import sys
@@ -17,6 +16,7 @@ from jaxdp.config import (
     TrainConfig,
     at_most,
     setting,
+    settings_group,
 )
 from jaxdp.errors import ConfigError
 from jaxdp.launching import supervisor
@@ -29,7 +29,7 @@ from jaxdp.runtime.signals import forwarding
 TRAIN = ("-m", "jaxdp.train")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class LaunchConfig(Settings):
     """The number of processes on this machine, and their devices."""
 
@@ -42,8 +42,8 @@ class LaunchConfig(Settings):
     )
     devices_per_process: int | None = setting(
         None,
-        "devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs "
-        "divided, or 1)",
+        """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or
+        1)""",
         POSITIVE,
         at_most(MOST_DEVICES),
     )

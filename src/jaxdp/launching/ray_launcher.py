@@ -8,13 +8,20 @@ dies, the others cannot continue, and the steps after the last checkpoint are re
 
 import collections
 import contextlib
-import dataclasses
 import signal
 import time
 from collections.abc import Sequence
 
 from jaxdp.cli.exit_codes import EXIT_STOPPED
-from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
+from jaxdp.config import (
+    NON_NEGATIVE,
+    POSITIVE,
+    REQUIRED,
+    Settings,
+    TrainConfig,
+    setting,
+    settings_group,
+)
 from jaxdp.errors import ConfigError, flag
 from jaxdp.launching import launcher, supervisor
 from jaxdp.launching.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
@@ -30,7 +37,7 @@ _LOST_SECONDS = 5.0
 _MOST_LOSSES = 3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class RayConfig(Settings):
     """The number of workers that train on a Ray cluster."""
 
@@ -41,15 +48,15 @@ class RayConfig(Settings):
     )
     min_workers: int | None = setting(
         None,
-        "go on with as few as these when nodes die, and with more again when nodes join: "
-        "always with the largest number that divides the batch (default: as many as "
-        "--workers; then the run waits until all fit)",
+        """go on with as few as these when nodes die, and with more again when nodes join: always
+        with the largest number that divides the batch (default: as many as --workers; then the run
+        waits until all fit)""",
         POSITIVE,
     )
     address: str | None = setting(
         None,
-        "cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its "
-        "head (default: one on this machine alone, for this command)",
+        """cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its head
+        (default: one on this machine alone, for this command)""",
         metavar="auto|HOST:PORT",
     )
     cpus_per_worker: int = setting(
@@ -64,8 +71,8 @@ class RayConfig(Settings):
     )
     max_restarts: int = setting(
         0,
-        "how often to start all again from the last checkpoint after a worker has failed on "
-        "a node that lives; nodes that die or join do not count",
+        """how often to start all again from the last checkpoint after a worker has failed on a
+        node that lives; nodes that die or join do not count""",
         NON_NEGATIVE,
     )
 
@@ -158,10 +165,8 @@ class _Launch:
         self._signals: list[int] = []
         self._restarts, self._locked_until = Restarts(config.max_restarts), 0.0
         self._losses: collections.Counter[str] = collections.Counter()
-        self._width, self._widens = (
-            0,
-            False,
-        )  # of the attempt; whether it ends because more workers fit
+        # Of the attempt; whether it ends because more workers fit.
+        self._width, self._widens = 0, False
         self._head_lost: HeadLost | None = None
 
     def run(self) -> int:

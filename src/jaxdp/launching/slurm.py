@@ -6,18 +6,25 @@ see all GPUs of the node, without --gpus-per-task or --gpu-bind. sbatch checks t
 options, such as --partition, override the script's options.
 """
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
 
 import jinja2
 
-from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
+from jaxdp.config import (
+    NON_NEGATIVE,
+    POSITIVE,
+    REQUIRED,
+    Settings,
+    TrainConfig,
+    setting,
+    settings_group,
+)
 from jaxdp.errors import ConfigError, flag
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings_group
 class SlurmConfig(Settings):
     """The Slurm job of a training run."""
 
@@ -38,20 +45,20 @@ class SlurmConfig(Settings):
     )
     cpus_per_task: int | None = setting(
         None,
-        "cores of each task, for reading examples and, without GPUs, for everything "
-        "(default: as the cluster decides)",
+        """cores of each task, for reading examples and, without GPUs, for everything (default: as
+        the cluster decides)""",
         POSITIVE,
     )
     time: str | None = setting(
         None,
-        "limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the "
-        "next one (default: the partition's)",
+        """limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the next one
+        (default: the partition's)""",
         metavar="TIME",
     )
     save_seconds: int = setting(
         120,
-        "how long before the limit, or up to a minute earlier, the run saves and ends; "
-        "enough for a step and a checkpoint, and well below --time",
+        """how long before the limit, or up to a minute earlier, the run saves and ends; enough for
+        a step and a checkpoint, and well below --time""",
         POSITIVE,
     )
 
