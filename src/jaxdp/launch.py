@@ -31,7 +31,7 @@ _LAUNCHERS: dict[str, tuple[type[Any], Callable[..., int], str]] = {
         "Train on a Ray cluster: launch ray --workers 4 ... -- train ...",
     ),
 }
-_OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
+_OWN_SETTINGS = {"coordinator", "num_processes", "process_id", "distributed"}
 
 
 @command_line.program("jaxdp.launch")
@@ -49,9 +49,8 @@ def main(argv: Sequence[str]) -> int:
     if command[:1] != ["train"]:
         example = f"-- train {flag('model', 'pyramidnet')} ..."
         raise ConfigError("", command[:1], f"write what to start after the flags: {example}")
-    for word in command:
-        if word.split("=")[0] in _OWN_FLAGS:
-            raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
+    for name in sorted(command_line.given_flags(command) & _OWN_SETTINGS):
+        raise ConfigError(name, "", "is set by the launcher; leave it out")
     # A usage error is printed once, before the job is queued or a process starts.
     train = command_line.parse(
         TrainConfig, command[1:], prog="python -m jaxdp.train", description=""

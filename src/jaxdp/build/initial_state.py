@@ -68,7 +68,14 @@ class InitialState:
     def _create(
         self, seed: int, schedule: optax.Schedule, weights: InitialWeights | None = None
     ) -> TrainState:
-        model = self.model(seed)
+        model = create_model(
+            self.config,
+            self.dataset,
+            self.inputs,
+            rngs=nnx.Rngs(create_key(seed)),
+            dtype=self.dtype,
+            factory=self.factory,
+        )
         if weights is not None:
             weights.load_into(model)
         return create_train_state(
@@ -76,15 +83,4 @@ class InitialState:
             self.step_config.optimizer(schedule),
             with_ema=self.config.ema_decay > 0,
             with_loss_scale=self.config.precision == "float16",
-        )
-
-    def model(self, seed: int) -> nnx.Module:
-        """Returns a new model with weights drawn from the seed, or a copy of the given model."""
-        return create_model(
-            self.config,
-            self.dataset,
-            self.inputs,
-            rngs=nnx.Rngs(create_key(seed)),
-            dtype=self.dtype,
-            factory=self.factory,
         )

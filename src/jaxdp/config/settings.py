@@ -2,7 +2,6 @@
 line of YAML share, and its own facts.
 """
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -34,9 +33,7 @@ def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
         facts["resume"] = "free"
     metadata = {"facts": Facts(" ".join(help.split()), checks, default=default, **facts)}
     if isinstance(default, dict):  # no two settings share a default
-        return dataclasses.field(
-            default_factory=functools.partial(copy.copy, default), metadata=metadata
-        )  # pyright: ignore
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)  # pyright: ignore
     return dataclasses.field(default=default, metadata=metadata)
 
 
