@@ -19,12 +19,7 @@ class ConfigError(ValueError):
             concerns no single setting.
         value: the offending value.
         remedy: what is wrong and what to do instead, one sentence, which names settings by `flag`.
-
-    Attributes:
-        in_python: the whole text for a program, where it differs.
     """
-
-    in_python: str | None = None
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         self.field = field
@@ -39,9 +34,8 @@ class ConfigError(ValueError):
         return f"{flag(self.field, brief(self.value))}: {remedy}" if self.field else remedy
 
     def __str__(self) -> str:
-        return for_python(self.in_python or self.template)
+        return for_python(self)
 
     def __reduce__(self) -> Any:
         # Another process may not know the class of a value.
-        arguments = self.field, shown(self.value), self.remedy
-        return ConfigError, arguments, {"in_python": self.in_python}
+        return ConfigError, (self.field, shown(self.value), self.remedy)

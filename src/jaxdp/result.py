@@ -9,7 +9,7 @@ import heapq
 import itertools
 import operator
 import pathlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,7 +26,7 @@ from jaxdp.build.setup import Setup
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import arrays_for
-from jaxdp.data.dataset import BadExample, Description
+from jaxdp.data.dataset import Description
 from jaxdp.errors import ConfigError
 from jaxdp.inference import instances
 from jaxdp.inference import predictions as answers
@@ -36,27 +36,12 @@ from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
-from jaxdp.text.flags import names
 from jaxdp.text.messages import printable
 from jaxdp.training import summary as summary_lib
 from jaxdp.training.outcome import RunOutcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@contextlib.contextmanager
-def _naming_own_arguments() -> Generator[None]:
-    """Adds to errors where to give settings of the data, which commands and datasets accept."""
-    try:
-        yield
-    except ConfigError as error:
-        if isinstance(error, BadExample):
-            error.in_python = f"{error.where}: {error.problem.template}; fix or remove it"
-        if "mask_values" in names(error.remedy):
-            place = "from_arrays takes mask_values, and evaluate takes its dataset"
-            error.in_python = f"{error.in_python or error.template}; {place}"
-        raise
 
 
 class Result:
@@ -166,7 +151,6 @@ class Result:
         """
         return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
-    @_naming_own_arguments()
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns the model's predictions for images of any size.
 
@@ -205,7 +189,6 @@ class Result:
             self.state, self.config, self.description, self._task, tile=tile, devices=devices
         )
 
-    @_naming_own_arguments()
     def evaluate(
         self, data: Any = None, targets: Any = None, *, split: str | None = None
     ) -> dict[str, float]:
@@ -241,7 +224,6 @@ class Result:
             self._evaluator = create_evaluator(self.config, self.description, None, None)
         return self._evaluator
 
-    @_naming_own_arguments()
     def show_wrong(
         self, data: Any = None, targets: Any = None, *, count: int = 12, split: str | None = None
     ) -> Image.Image:

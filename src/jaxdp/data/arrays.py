@@ -10,12 +10,13 @@ import numpy as np
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.array_source import TASKS, array_source, warn_without_0
-from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset, Description
+from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, BadExample, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
 from jaxdp.data.sources import read_settings
 from jaxdp.errors import ConfigError
+from jaxdp.text.flags import names
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -109,11 +110,18 @@ def arrays_for(
         mask_values: value of `--mask-values` of its run.
 
     Raises:
-        ConfigError: as `from_arrays` does.
+        ConfigError: as `from_arrays` does, which takes the settings that `evaluate` lacks.
     """
     settings = DataConfig(dataset="arrays", instances=known.instances, mask_values=mask_values)
     request = Request(settings, flag="", known=known)
-    return _opened(_array_splits(pair, None, None, request), request)
+    try:
+        return _opened(_array_splits(pair, None, None, request), request)
+    except ConfigError as error:
+        way = "; from_arrays takes mask_values, and evaluate takes its dataset"
+        way *= "mask_values" in names(error.remedy)
+        if isinstance(error, BadExample):
+            raise BadExample(error.where, error.problem, f"fix or remove it{way}") from error
+        raise ConfigError(error.field, error.value, f"{error.remedy.template}{way}") from error
 
 
 def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:

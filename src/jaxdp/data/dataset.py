@@ -23,6 +23,8 @@ NOT_FINITE = "has NaN or infinite pixels"
 # How many widths of the range a pixel may be outside the range, so that sums of squares of pixels
 # stay finite in float32.
 _FARTHEST = 1e12
+_SKIP = flag("on_bad_example", "skip")
+_FIX_OR_SKIP = f"fix or remove it, or leave such examples out with {_SKIP}"
 
 
 class BadExample(ConfigError):
@@ -30,15 +32,15 @@ class BadExample(ConfigError):
 
     Args:
         where: file or split and index.
+        ways: what to do, where bad examples cannot be left out.
     """
 
-    def __init__(self, where: object, problem: str) -> None:
-        self.where, self.problem = str(where), Sentence(problem)
-        remedy = f"or leave such examples out with {flag('on_bad_example', 'skip')}"
-        super().__init__("", where, f"{where}: {self.problem.template}; fix or remove it, {remedy}")
+    def __init__(self, where: object, problem: str, ways: str = _FIX_OR_SKIP) -> None:
+        self.where, self.problem, self._ways = str(where), Sentence(problem), ways
+        super().__init__("", where, f"{where}: {self.problem.template}; {ways}")
 
     def __reduce__(self) -> Any:
-        return BadExample, (self.where, self.problem)
+        return BadExample, (self.where, self.problem, self._ways)
 
 
 def pixel_problem(darkest: float, brightest: float, pixel_range: tuple[float, float]) -> str:

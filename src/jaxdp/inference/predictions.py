@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxdp.data.dataset import BadExample
 from jaxdp.data.layout import as_array, is_tensor
 from jaxdp.inference import files, instances
 from jaxdp.inference.files import SurveyedImage
@@ -47,6 +48,13 @@ def _is_one(images: Any, channels: int) -> bool:
     return is_one or isinstance(images, Image.Image)
 
 
+def _read(picture: Any, predictor: Predictor) -> np.ndarray:
+    try:
+        return predictor.read(picture)[0]
+    except BadExample as error:  # nothing is left out here
+        raise BadExample(error.where, error.problem, "fix or remove it") from error
+
+
 def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
     """Yields the pixels (height, width, channels) of images that a program passes.
 
@@ -60,9 +68,9 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
     for image in images:
         if isinstance(image, str | pathlib.Path):
             for file in files.find([image], tiff=predictor.config.tiff):
-                yield predictor.read(file.picture)[0]
+                yield _read(file.picture, predictor)
         elif isinstance(image, Image.Image):
-            yield predictor.read(image)[0]
+            yield _read(image, predictor)
         else:
             array, channels = as_array(image), predictor.description.image_shape[-1]
             if array.ndim == 3 and is_tensor(image) and len(array) == channels:
