@@ -14,9 +14,8 @@ from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError
 from jaxdp.runtime.targets import CHIPS, Target
-from jaxdp.sharding import memory, program
+from jaxdp.sharding import memory
 from jaxdp.sharding.memory import StepMemory
-from jaxdp.sharding.program import Collective
 from jaxdp.sharding.strategy import Strategy
 
 FLAGS = ["--model", "cnn", "--image-size", "16"]
@@ -105,9 +104,6 @@ def test_usage_errors_are_one_line(
     assert message in line
 
 
-GRADIENTS = Collective("all-reduce", 1, 4 * 10**8)
-
-
 class Described(Strategy):
     """Devices that are described only."""
 
@@ -144,12 +140,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
                 "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory on HBM"
             )
         step = StepMemory(10, 10, 0, 0, examples, 10**8 * examples, flops=1.0)
-        return types.SimpleNamespace(as_text=lambda: ""), step
+        return None, step
 
     monkeypatch.setattr(plan, "_create_setup", setup)
     monkeypatch.setattr(memory, "fewest_examples", lambda strategy: 1)
     monkeypatch.setattr(memory, "compile_step", compile_step)
-    monkeypatch.setattr(program, "read_collectives", lambda text: [GRADIENTS])
     return asked
 
 
@@ -163,13 +158,11 @@ def test_a_plan_for_a_target_has_what_its_compiler_plans(
     assert (found["target"], found["devices"]) == ("tpu:v5e:2x2", 4)
     assert found["device_memory"] == CHIPS["tpu", "v5e"].memory_bytes
     assert found["bytes"]["total"] == 16 * 10**8 + 36
-    assert found["collectives"] == [{"kind": "all-reduce", "count": 1, "bytes": 4 * 10**8}]
     assert "flops_per_example" not in found  # compilers for devices that are not here count none
     assert plan.main(TARGET) == 0
     out = capsys.readouterr().out
     assert "GFLOP" not in out
     assert "largest batch: 64 examples fit a device, in 92% of its memory" in out
-    assert "collective: 1 x all-reduce, 381 MiB" in out
 
 
 @pytest.mark.usefixtures("compiled")

@@ -4,7 +4,6 @@ devices of this machine or for accelerators that only a description represents.
 It compiles steps and reads XLA's memory plans. It runs nothing and allocates no device memory.
 """
 
-import dataclasses
 import functools
 import json
 import math
@@ -83,7 +82,6 @@ def plan(config: TrainConfig, target: Target | None, limit: int | None) -> Recor
     """
     setup = _create_setup(config, target)
     from jaxdp.sharding import memory
-    from jaxdp.sharding.program import read_collectives
 
     if limit is None:
         here = platform.device_memory_bytes
@@ -94,18 +92,16 @@ def plan(config: TrainConfig, target: Target | None, limit: int | None) -> Recor
         functools.partial(memory.compile_step, setup.strategy, setup.abstract_step)
     )
     try:
-        compiled, step = compile_batch(size)
+        _, step = compile_batch(size)
     except RuntimeError as error:
         text = one_line(error)
         reason = text[max(text.find("Ran out of memory"), 0) :][:300]
         return record | {"compiles": False, "reason": reason}
-    collectives = read_collectives(compiled.as_text())
     if target is None:  # compilers for absent devices count none, or count a loop once
         record["flops_per_example"] = step.flops / examples
     return record | {
         "compiles": True,
         "bytes": {kind: getattr(step, kind) for kind in (*memory.KINDS, "total")},
-        "collectives": [dataclasses.asdict(each) for each in collectives],
         "largest_per_device": memory.largest_batch(
             setup.strategy, compile_batch, limit, first=examples
         ),
@@ -175,10 +171,6 @@ def print_plan(record: Record) -> None:
     )
     if "flops_per_example" in record:
         print(f"training on an example: {record['flops_per_example'] / 1e9:.3g} GFLOP")
-    for each in record["collectives"]:
-        print(f"collective: {each['count']} x {each['kind']}, {bytes_text(each['bytes'])}")
-    if not record["collectives"]:
-        print("collectives: none")
     print(
         f"largest batch: {record['largest_per_device']:,} examples fit a device, in"
         f" {record['usable_bytes'] / record['device_memory']:.0%} of its memory, as XLA plans it"

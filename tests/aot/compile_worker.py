@@ -15,6 +15,7 @@ platform.describe_only()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from hlo import read_collectives  # noqa: E402
 
 from jaxdp.build.inputs import Inputs  # noqa: E402
 from jaxdp.build.setup import create_setup  # noqa: E402
@@ -24,7 +25,6 @@ from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.models import convolution  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
 from jaxdp.sharding.partition import bytes_per_device  # noqa: E402
-from jaxdp.sharding.program import read_collectives  # noqa: E402
 
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 

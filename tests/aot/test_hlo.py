@@ -1,8 +1,7 @@
 """The collectives of compiled programs are read."""
 
 import pytest
-
-from jaxdp.sharding.program import Collective, read_collectives
+from hlo import Collective, read_collectives
 
 TPU = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (2, {}, must-alias) }, entry=x
 
