@@ -16,21 +16,16 @@ warning, and the run goes on. Register a class with `@callbacks.register("name")
 `--callbacks name:keyword=value`.
 """
 
-from typing import TYPE_CHECKING
-
 from jaxdp.callbacks.callback import HOOKS, Callback, create, names, register
-from jaxdp.callbacks.callback import class_named as __getattr__  # noqa: F401
 from jaxdp.callbacks.callback_list import CallbackError, CallbackList
-
-if TYPE_CHECKING:
-    from jaxdp.callbacks.device_monitor import DeviceMonitor
-    from jaxdp.callbacks.early_stopping import EarlyStopping
-    from jaxdp.callbacks.json_lines import JsonLines
-    from jaxdp.callbacks.mlflow import MLflow
-    from jaxdp.callbacks.profiler import Profiler
-    from jaxdp.callbacks.progress import Progress
-    from jaxdp.callbacks.tensorboard import TensorBoard
-    from jaxdp.callbacks.wandb import WandB
+from jaxdp.callbacks.device_monitor import DeviceMonitor
+from jaxdp.callbacks.early_stopping import EarlyStopping
+from jaxdp.callbacks.json_lines import JsonLines
+from jaxdp.callbacks.mlflow import MLflow
+from jaxdp.callbacks.profiler import Profiler
+from jaxdp.callbacks.progress import Progress
+from jaxdp.callbacks.tensorboard import TensorBoard
+from jaxdp.callbacks.wandb import WandB
 
 __all__ = [
     "HOOKS",

@@ -52,7 +52,6 @@ HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 _callbacks: Registry[Callable[..., Any]] = Registry("callbacks", "jaxdp.callbacks")
 register = _callbacks.register
 names = _callbacks.entries
-class_named = _callbacks.class_named
 
 
 def folder_of(run: Run, callback: str) -> pathlib.Path:

@@ -5,9 +5,8 @@ model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth
 logits = model(images)
 """
 
-from typing import TYPE_CHECKING
-
-from jaxdp.models.registry import class_named as __getattr__  # noqa: F401
+from jaxdp.models.cnn import CNN
+from jaxdp.models.pyramidnet import PyramidNet
 from jaxdp.models.registry import (
     constructor_of,
     create,
@@ -17,13 +16,9 @@ from jaxdp.models.registry import (
     register,
     tasks_of,
 )
-
-if TYPE_CHECKING:
-    from jaxdp.models.cnn import CNN
-    from jaxdp.models.pyramidnet import PyramidNet
-    from jaxdp.models.resnet import ResNet
-    from jaxdp.models.unet import UNet
-    from jaxdp.models.vgg import VGG
+from jaxdp.models.resnet import ResNet
+from jaxdp.models.unet import UNet
+from jaxdp.models.vgg import VGG
 
 __all__ = [
     "CNN",

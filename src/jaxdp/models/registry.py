@@ -24,7 +24,6 @@ Model = TypeVar("Model", bound=Callable[..., Any])
 
 _models: Registry[Callable[..., nnx.Module]] = Registry("model", "jaxdp.models")
 names = _models.entries
-class_named = _models.class_named
 factory = _models.__getitem__
 
 

@@ -124,16 +124,6 @@ class Registry(Generic[T]):
             self._entries, self._origins = entries, origins
             raise
 
-    def class_named(self, name: str) -> Any:
-        """Returns the entry that is a class with this name, for the `__getattr__` of a package that
-        its own files import.
-        """
-        # Files have names in lower case.
-        for entry in self.entries().values() if name[0].isupper() else ():
-            if getattr(entry, "__name__", "") == name:
-                return entry
-        raise AttributeError(f"{self._packages[0]} has no attribute {name!r}")
-
     def __getitem__(self, name: str) -> T:
         """Raises ConfigError, which suggests the nearest name, if the entry does not exist."""
         entries = self.entries()
