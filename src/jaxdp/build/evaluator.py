@@ -59,6 +59,23 @@ class Evaluator:
             raise ConfigError("split", split, remedy)
         return known if split == "all" else [split]
 
+    def batch_size(self, split: str) -> int:
+        """Returns the number of examples in a batch of a split over all devices.
+
+        Raises:
+            ConfigError: if the loss compares the examples of a batch, and the split has less than a
+                batch.
+        """
+        strategy, count = self.examples.strategy, len(self.examples.source(split))
+        devices = strategy.num_devices
+        if not strategy.step_config.task.over_batch:
+            return -(-min(self.most, count) // devices) * devices
+        whole = self.most // devices * devices
+        if not 0 < whole <= count:
+            remedy = f"the loss is over a whole batch, and the {split} data have {count} examples"
+            raise ConfigError("global_batch_size", self.most, f"{remedy}; use a smaller one")
+        return whole
+
     def evaluate(
         self,
         state: TrainState,
@@ -74,10 +91,10 @@ class Evaluator:
         """
         split = split or self.split
         assert split is not None
-        devices, count = self.examples.strategy.num_devices, len(self.examples.source(split))
-        batch_size = -(-min(self.most, count) // devices) * devices
+        count = len(self.examples.source(split))
         sums: metrics.Sums = {}
-        for part in self._parts(state, split, pipeline.EvaluationOrder(count, batch_size)):
+        order = pipeline.EvaluationOrder(count, self.batch_size(split))
+        for part in self._parts(state, split, order):
             sums = metrics.add(sums, part)
             batch_done()
         if not sums["examples"]:

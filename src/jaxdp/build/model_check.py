@@ -30,10 +30,12 @@ class ModelFacts:
     Attributes:
         fewest_rows: that a convolution reads or writes; convolutions over single rows do not count.
         normalizes: whether it has batch norms with statistics that are set from outside.
+        output_shape: for one image as the dataset has it, without the batch.
     """
 
     fewest_rows: int
     normalizes: bool
+    output_shape: tuple[int, ...]
 
 
 def array_shapes(
@@ -84,7 +86,7 @@ def check_model(
     model.eval()
     _check_parameters(config, model)
     graphdef, arrays = nnx.split(model)
-    rows = []
+    rows, outputs = [], {}
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         try:
@@ -99,13 +101,14 @@ def check_model(
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             remedy = f"cannot be called with images of shape {images.shape}: {reason}"
             raise ConfigError("model", config.model, remedy) from error
-        _check_outputs(config, dataset, task, [output.shape for output in forward.out_avals])
+        outputs[shape] = [output.shape for output in forward.out_avals]
+        _check_outputs(config, dataset, task, outputs[shape])
         # A model with a format of its own.
         for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
             platform.check_precision(name, "model", config.model)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     normalizes = any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
-    return ModelFacts(min(rows), normalizes)
+    return ModelFacts(min(rows), normalizes, outputs[dataset.image_shape][0][1:])
 
 
 def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:

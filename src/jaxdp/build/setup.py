@@ -20,6 +20,7 @@ from jaxdp.build.examples import Advance, Examples, ignore_progress
 from jaxdp.build.initial_state import InitialState
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.intervals import Intervals
+from jaxdp.build.loss_check import check_losses
 from jaxdp.build.model import has_own_code
 from jaxdp.build.model_check import ModelFacts, check_model
 from jaxdp.build.step_config import (
@@ -260,6 +261,7 @@ def create_setup(
     setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
     if training:
         _check_training(setup, asked)
+        check_losses(task, inputs, setup.examples.source("train"), facts.output_shape)
     return setup
 
 
@@ -377,5 +379,7 @@ def _check_training(setup: Setup, asked: TrainConfig) -> None:
     batch_size = setup.batches.global_batch_size
     setup.strategy.check_batch(batch_size, setup.dataset.train_examples, group)
     setup.strategy.check(setup.config, lambda: setup.shapes)
+    for split in setup.dataset.splits():
+        setup.evaluator.batch_size(split)
     if setup.config.resume != "must" and not will_resume(setup.config):
         _ = setup.initial.weights  # finds what does not fit

@@ -27,9 +27,8 @@ def create_preprocess(
     config: TrainConfig, dataset: Dataset, task: tasks.Task
 ) -> augment.Preprocess:
     """Returns what augments and normalizes batches."""
-    dense = task.name != "classification"  # targets are masks or images
     augmentations = augment.create_augmentations(
-        config.augment or (), dense=dense, padded=dataset.padded
+        config.augment or (), dense=not task.mixes, padded=dataset.padded
     )
     return apply.create_preprocess(config, dataset, augmentations)
 

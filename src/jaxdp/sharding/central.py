@@ -35,6 +35,7 @@ class Central(strategy.Strategy):
 
     name = "central"
     one_process = "works in one process; with several use pmap, shard_map or sharded"
+    joins_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
         "steps_per_execution": "has a step of several programs; use 1"
     }

@@ -63,6 +63,19 @@ class Communication:
         replicas = np.arange(jax.lax.axis_size(self.axis)).reshape(-1, count)
         return jax.lax.all_gather(array, self.axis, axis_index_groups=replicas.tolist(), tiled=True)
 
+    def join(self, array: jax.Array) -> jax.Array:
+        if self.axis is None:
+            return array
+        of_all = jax.lax.all_gather(jax.lax.stop_gradient(array), self.axis, tiled=True)
+        return jnp.where(self.apart(jnp.ones(array.shape)) > 0, self.apart(array), of_all)
+
+    def apart(self, array: jax.Array) -> jax.Array:
+        if self.axis is None:
+            return array
+        place = jnp.arange(jax.lax.axis_size(self.axis)) == jax.lax.axis_index(self.axis)
+        alone = jnp.where(place.reshape(-1, *[1] * array.ndim), array, 0)
+        return alone.reshape(-1, *array.shape[1:]).astype(array.dtype)
+
     def own(self, array: jax.Array, count: int) -> jax.Array:
         if self.axis is None:
             return array

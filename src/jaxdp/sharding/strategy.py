@@ -56,6 +56,8 @@ class Strategy(abc.ABC):
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
     # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
     takes_batches: ClassVar[bool] = True
+    # Whether a loss may compare the examples of a global batch that several devices compute.
+    joins_batches: ClassVar[bool] = True
     # Settings that only some strategies have, and this one does, each with its default.
     settings: ClassVar[Mapping[str, Any]] = {}
     # Settings that must stay at their defaults, and why; the strategy's name is put before it.
@@ -134,9 +136,24 @@ class Strategy(abc.ABC):
             if values[name] is not None:
                 theirs = flag("strategy", " and ".join(owners[name]))
                 raise ConfigError(name, values[name], f"is for {theirs}, and this is {self.name}")
+        if self.step_config.task.over_batch:
+            self._check_joined(config)
         for name, reason in self.refuses.items():
             if values[name] != defaults[name]:
                 raise ConfigError(name, values[name], f"{flag('strategy', self.name)} {reason}")
+
+    def _check_joined(self, config: TrainConfig) -> None:
+        """Raises ConfigError for settings with which no device knows all examples of a batch."""
+        compared = "the loss compares the examples of a batch"
+        if not self.joins_batches:
+            others = " or ".join(name for name, kind in names().items() if kind.joins_batches)
+            remedy = f"{compared}, which are apart here; use {flag('strategy', others)}"
+            raise ConfigError("strategy", self.name, remedy)
+        if config.accumulate_steps > 1:
+            raise ConfigError("accumulate_steps", config.accumulate_steps, f"{compared}; use 1")
+        if config.on_bad_example == "skip":
+            remedy = f"{compared}, and zeros would take the place of a bad one; use error"
+            raise ConfigError("on_bad_example", "skip", remedy)
 
     def resources(self, setup: Any) -> contextlib.AbstractContextManager[Sequence[Any]]:
         """Returns a context with what train steps need apart from devices, such as other processes.

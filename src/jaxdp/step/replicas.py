@@ -46,6 +46,16 @@ class Replicas(Protocol):
         """
         ...
 
+    def join(self, array: Array) -> Array:
+        """Returns the arrays of all replicas, joined along the first dim in the order of the global
+        batch. Gradients flow into this replica's part only.
+        """
+        ...
+
+    def apart(self, array: Array) -> Array:
+        """Returns what `join` does, with zeros instead of the parts of other replicas."""
+        ...
+
     def own(self, array: Array, count: int) -> Array:
         """Returns this replica's part of an array that `gather` joined."""
         ...

@@ -234,14 +234,18 @@ def compute_gradients(
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
         model.remat = step_config.remat  # for `layers.run_blocks`
         outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
-        loss = jnp.mean(batch["weights"] * step_config.task.losses(outputs, batch))
+        outputs, examples, own = _seen_by_task(step_config.task, outputs, batch, replicas)
+        losses = examples["weights"] * step_config.task.losses(outputs, examples)
+        # The mean over replicas of the gradients is the gradient of the mean loss, also where each
+        # replica computes the losses of all.
+        loss = jnp.sum(losses) / len(batch["weights"])
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor
-        weight = jnp.mean(batch["weights"] * step_config.task.divisors(outputs, batch))
+        weight = jnp.mean(examples["weights"] * step_config.task.divisors(outputs, examples))
         return loss, (
             nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)),
             weight,
-            step_config.task.sums(outputs, batch, training=True),
+            step_config.task.sums(outputs, own, training=True),
         )
 
     with jax.named_scope("forward"):
@@ -251,6 +255,21 @@ def compute_gradients(
     with jax.named_scope("backward"):
         (grads,) = pull_back(jnp.ones_like(loss))
     return (grads, batch_stats, weight), metrics
+
+
+def _seen_by_task(
+    task: Task, outputs: Array, batch: Batch, replicas: Replicas
+) -> tuple[Array, Batch, Batch]:
+    """Returns outputs and examples for the loss of a task, and the examples for its sums: those of
+    this replica, or those of all if the task compares examples.
+    """
+    if not task.over_batch:
+        return outputs, batch, batch
+    fields = {name: values for name, values in batch.items() if name != "images"}
+    examples = {name: replicas.join(values) for name, values in fields.items()}
+    examples["present"] = examples["weights"]
+    own = examples | {"weights": replicas.apart(batch["weights"])}
+    return replicas.join(outputs), examples, own
 
 
 def apply_gradients(
@@ -323,9 +342,9 @@ def eval_step(
     """
     batch = gather_examples(batch, constants.examples)
     batch = step_config.preprocess(batch, None, constants.moments)
-    return replicas.sum(
-        step_config.task.sums(evaluation_model(state)(batch["images"]), batch, training=False)
-    )
+    outputs = evaluation_model(state)(batch["images"])
+    outputs, _, own = _seen_by_task(step_config.task, outputs, batch, replicas)
+    return replicas.sum(step_config.task.sums(outputs, own, training=False))
 
 
 def evaluation_model(state: TrainState) -> Any:

@@ -7,7 +7,7 @@ task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_clas
 """
 
 from jaxdp.tasks.classification import Classification
-from jaxdp.tasks.loss_function import from_loss
+from jaxdp.tasks.loss_function import batch_loss, from_loss
 from jaxdp.tasks.regression import Regression
 from jaxdp.tasks.segmentation import Segmentation
 from jaxdp.tasks.task import Sums, Task, candidates, create, kind_of, names, ratio, register
@@ -18,6 +18,7 @@ __all__ = [
     "Segmentation",
     "Sums",
     "Task",
+    "batch_loss",
     "candidates",
     "create",
     "from_loss",

@@ -50,6 +50,7 @@ class Classification(Task):
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     name = "classification"
     best_metric = ("accuracy", True)
+    mixes = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,6 +14,38 @@ from jaxdp.tasks.task import Batch, Losses, Sums, Task, ratio, weighted_sums
 from jaxdp.text.messages import nearest
 
 LossFunction = Callable[[Array, Array], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLoss:
+    """What `batch_loss` returns.
+
+    Attributes:
+        function: (outputs, targets) -> a number, or losses (batch, ...).
+    """
+
+    function: LossFunction
+
+    def __call__(self, outputs: Array, targets: Array) -> Any:
+        return self.function(outputs, targets)
+
+
+def batch_loss(function: LossFunction) -> BatchLoss:
+    """Marks a loss that compares the examples of a batch, such as a contrastive loss, or that
+    returns one number for all of them.
+
+    It gets the outputs and the targets of the whole global batch on every device, so that the
+    update does not depend on the number of devices. Microbatches are refused. In evaluations, the
+    loss is the mean over all whole batches; examples beyond the last whole batch do not count.
+
+    Args:
+        function: (outputs, targets) -> a number, or losses (batch, ...), in JAX; or a pair of these
+            and a dict of other values, as for `from_loss`.
+    """
+    return BatchLoss(function)
+
+
+OVER_BATCH = "wrap a loss of the whole batch in jaxdp.tasks.batch_loss"
 _EXTRA = "of_loss/"  # prefix of a value that the function returns with its losses
 
 
@@ -34,6 +66,7 @@ def from_loss(
     Args:
         function: (outputs, targets) -> losses (batch, ...), in JAX; or a pair of losses and a dict
             of other values (batch, ...). The means of these values over the examples are metrics.
+            A loss that compares examples is wrapped in `batch_loss`.
             Losses with more dims than one, such as one per pixel, are averaged per example. Targets
             are int32 labels (batch,), int32 masks (batch, height, width) or float32 images with
             values of 0 to 1 (batch, height, width, channels), according to `kind`. Masks and images
@@ -51,13 +84,16 @@ def from_loss(
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
-    plain = getattr(function, "func", function)  # of a functools.partial
+    over_batch = isinstance(function, BatchLoss)
+    plain = function.function if isinstance(function, BatchLoss) else function
+    plain = getattr(plain, "func", plain)  # of a functools.partial
     return LossTask(
         num_classes,
         tuple(class_names),
         function=function,
         kind=kind,
         name=name or getattr(plain, "__name__", type(plain).__name__),
+        over_batch=over_batch,
     )
 
 
@@ -74,6 +110,12 @@ class LossTask(Task):
     function: LossFunction
     kind: str  # pyright: ignore[reportGeneralTypeIssues]
     name: str
+    over_batch: bool = False
+
+    @property
+    def mixes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the losses of two labels can be mixed."""
+        return self.kind == "classification" and not self.over_batch
 
     def losses(self, outputs: Float[Array, "batch ..."], batch: Batch) -> Losses:
         losses = self._per_example(outputs, batch[TARGET_FIELDS[self.kind]])["loss"]
@@ -88,17 +130,22 @@ class LossTask(Task):
     ) -> dict[str, Float[Array, ""]]:
         targets = batch[TARGET_FIELDS[self.kind]]
         values = self._per_example(outputs, targets)
+        if self.over_batch:  # an example that only fills a batch up would change the loss of others
+            is_whole = jnp.all(batch["present"] > 0)
+            values = {name: jnp.where(is_whole, value, 0) for name, value in values.items()}
+            values["compared"] = is_whole.astype(float)
         if self.kind == "classification":
             values["correct"] = jnp.argmax(outputs, -1) == targets
         return weighted_sums(values, batch)
 
     def metrics(self, sums: Sums) -> dict[str, float]:
-        extra = {
-            name.removeprefix(_EXTRA): float(ratio(sums[name], sums["examples"]))
+        compared = sums.get("compared", sums["examples"])
+        means = {
+            name.removeprefix(_EXTRA): float(ratio(sums[name], compared))
             for name in sums
-            if name.startswith(_EXTRA)
+            if name == "loss" or name.startswith(_EXTRA)
         }
-        return super().metrics(sums) | extra
+        return super().metrics(sums) | means
 
     def _per_example(self, outputs: Array, targets: Array) -> dict[str, Losses]:
         """Returns the losses, and the other values that the function returns."""
@@ -111,11 +158,15 @@ class LossTask(Task):
             values |= {f"{_EXTRA}{name}": value for name, value in extra.items()}
         for name, value in values.items():
             shape = jnp.shape(value)
-            if shape[:1] != (len(outputs),):
+            if self.over_batch and not shape:
+                value = jnp.broadcast_to(value, len(outputs))
+            elif shape[:1] != (len(outputs),):
                 own = name.removeprefix(_EXTRA)
                 what, all_of = ("loss", "losses") if own == "loss" else (f"value of {own}", own)
                 given = f"{all_of} of shape {shape}" if shape else "a single number"
-                remedy = f"returns {given}; it must return one {what} per example"
-                raise ConfigError("task", self.name, f"{remedy}, of shape (batch,)")
+                remedy = (
+                    f"returns {given}; it must return one {what} per example, of shape (batch,)"
+                )
+                raise ConfigError("task", self.name, f"{remedy}; {OVER_BATCH}")
             values[name] = jnp.mean(value.reshape(len(outputs), -1), -1)
         return values

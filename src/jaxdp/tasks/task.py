@@ -40,6 +40,10 @@ class Task:
         target: the field of a batch that the task learns from, which `Dataset.targets` declares;
             empty for the field of its kind.
         means: metrics that are means over the examples, and the sums from which they are computed.
+        over_batch: whether the loss compares the examples of a batch. `losses` and `sums` then get
+            the outputs and the targets of the whole global batch on every device. In `sums`, the
+            weights of other devices' examples are 0; `batch["present"]` has the weights of all.
+        mixes: whether `losses` reads `partner_labels` and `partner_share` of mixed images.
 
     Raises:
         ConfigError: if `num_classes` is not a whole number of at least 1.
@@ -51,6 +55,8 @@ class Task:
     best_metric = ("loss", False)
     kind = "classification"
     target = ""
+    over_batch = False
+    mixes = False
     means: ClassVar[Mapping[str, str]] = {
         "loss": "loss",
         "accuracy": "correct",

@@ -53,6 +53,7 @@ class OnWorkers(Single):
     one_process = "is started by one process, which starts its workers"
     runs_ahead = False
     takes_batches = False
+    joins_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
         "accumulate_steps": "computes no microbatches; use 1",
         "steps_per_execution": "has a step of several programs; use 1",

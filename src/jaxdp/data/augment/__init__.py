@@ -158,7 +158,7 @@ def create_augmentations(
 
     Args:
         words: e.g. `pad_crop:4`; `none`, without others, for no augmentation.
-        dense: whether targets are masks or images, which mixings cannot mix.
+        dense: whether the task has targets that mixings cannot mix, such as masks.
         padded: whether images were padded to one size. Crops then exclude the padding as far as
             possible.
 

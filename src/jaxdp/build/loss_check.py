@@ -1,0 +1,47 @@
+"""Finds losses of one's own that compare examples without saying so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp import tasks
+from jaxdp.build.inputs import Inputs
+from jaxdp.data import pipeline
+from jaxdp.data.split import Split
+from jaxdp.errors import ConfigError
+from jaxdp.tasks.loss_function import OVER_BATCH
+
+# With the same values, rounding alone changes a loss by less.
+_TOLERANCES = {np.dtype(np.float64): 1e-9}
+_TOLERANCE = 1e-3  # of a loss that computes in 32 bits or fewer
+
+
+def check_losses(
+    task: tasks.Task, inputs: Inputs, source: Split, output_shape: tuple[int, ...]
+) -> None:
+    """Raises ConfigError if the loss of an example changes with the other examples of its batch.
+
+    Such a loss would depend on the number of devices and microbatches. Random outputs for two
+    examples are evaluated with their targets alone, and together with the same targets once more.
+
+    Args:
+        output_shape: of the model for one image.
+    """
+    if task.over_batch or (inputs.loss is None and inputs.task is None):
+        return
+    batch = pipeline.load(source, np.array([0, 1, 0, 1]) % len(source))
+    outputs = np.random.default_rng(0).normal(size=(4, *output_shape))
+
+    def losses(count: int) -> np.ndarray:
+        fields = {name: jnp.asarray(values[:count]) for name, values in batch.items()}
+        return np.asarray(jax.jit(task.losses)(jnp.asarray(outputs[:count]), fields))
+
+    try:
+        with jax.enable_x64(True):
+            together, alone = losses(4), losses(2)
+    except Exception:  # whatever a loss raises; tracing the step says it with more about its cause
+        return
+    tolerance = _TOLERANCES.get(alone.dtype, _TOLERANCE)
+    if not np.allclose(together[:2], alone, rtol=tolerance, atol=tolerance, equal_nan=True):
+        problem = "its loss of an example changes with the other examples that a device computes"
+        raise ConfigError("task", task.name, f"{problem}; {OVER_BATCH}")
