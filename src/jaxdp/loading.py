@@ -1,12 +1,13 @@
 """Loads the result of a run from its folder."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flax import nnx
 
-from jaxdp import models
+from jaxdp import models, tasks
+from jaxdp.build.inputs import Inputs
 from jaxdp.build.saved_model import read_description, restore
 from jaxdp.build.task import create_task
 from jaxdp.errors import ConfigError
@@ -27,6 +28,8 @@ class LoadedResult(Result):
         """
         given = self.config.as_given().changed()
         given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
+        objects = {"model": self._inputs.model, "task": self._inputs.task or self._inputs.loss}
+        given |= {name: value for name, value in objects.items() if value is not None}
         return Trainer(**given | settings)
 
 
@@ -35,6 +38,7 @@ def load(
     *,
     step: int | None = None,
     model: nnx.Module | None = None,
+    task: tasks.Task | Callable[..., Any] | None = None,
     plugins: Sequence[str] = (),
     devices: int | None = None,
     deterministic: bool = False,
@@ -47,6 +51,7 @@ def load(
             validation data.
         model: a model of the same structure, for a run that was trained with a model object that
             jaxdp does not know.
+        task: the task object or loss function, for a run that was trained with one.
         plugins: files or modules that the run was trained with. Plugins that only its folder names
             are not run.
         devices: how many to simulate on a CPU.
@@ -67,14 +72,21 @@ def load(
             f" load({str(run_dir)!r}, model=...)"
         )
         raise ConfigError("model", config.model, remedy)
+    if task is not None and not (isinstance(task, tasks.Task) or callable(task)):
+        raise ConfigError("task", task, "must be a task object or a loss function")
+    is_task = isinstance(task, tasks.Task)
+    inputs = Inputs(model=model, task=task if is_task else None, loss=None if is_task else task)
+    own_task = create_task(config, description, inputs)
     saved_step, state = restore(directory, config, description, step, model)
     summary = directory.read("summary.json")
-    return LoadedResult(
+    result = LoadedResult(
         config,
         description,
-        create_task(config, description),
+        own_task,
         summary or {"status": "stopped", "metrics": {}, "steps": saved_step},
         directory.read("metrics.jsonl"),
         lambda: state,
         run_dir=directory.path,
     )
+    result._inputs = inputs
+    return result

@@ -21,6 +21,7 @@ from jaxdp import config as config_lib
 from jaxdp import tasks
 from jaxdp.build.evaluation import create_evaluator
 from jaxdp.build.evaluator import Evaluator
+from jaxdp.build.inputs import NOTHING
 from jaxdp.build.saved_model import restore
 from jaxdp.build.setup import Setup
 from jaxdp.checkpoint.checkpoints import Checkpoints
@@ -81,6 +82,7 @@ class Result:
         self._task = task
         self._load_state = load_state
         self._setup = setup
+        self._inputs = NOTHING if setup is None else setup.inputs
         self._evaluator = None if setup is None else setup.evaluator
         self.position: Mapping[str, Any] = {}
         self._state: TrainState | None = None
@@ -89,7 +91,7 @@ class Result:
     def of_training(cls, setup: Setup, outcome: RunOutcome) -> "Result":
         """Returns the result of a run that has just ended."""
         directory, config = outcome.directory, setup.config
-        description = setup.dataset.describe()
+        description = setup.description
 
         def load_state() -> TrainState:
             if outcome.state is not None:
@@ -117,7 +119,7 @@ class Result:
         """Returns the model with its initial weights."""
         return cls(
             setup.config,
-            setup.dataset.describe(),
+            setup.description,
             setup.step_config.task,
             {"status": "untrained", "metrics": {}, "steps": 0},
             [],
@@ -219,9 +221,11 @@ class Result:
         if targets is not None:
             data = arrays_for(self.description, self.config.mask_values, (data, targets))
         if data is not None:
-            return create_evaluator(self.config, self.description, data, self._setup)
+            return create_evaluator(self.config, self.description, data, self._setup, self._inputs)
         if self._evaluator is None:
-            self._evaluator = create_evaluator(self.config, self.description, None, None)
+            self._evaluator = create_evaluator(
+                self.config, self.description, None, None, self._inputs
+            )
         return self._evaluator
 
     def show_wrong(

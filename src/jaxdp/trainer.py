@@ -22,7 +22,7 @@ from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
 from jaxdp.reporting.progress import say_complete
 from jaxdp.runtime import devices as devices_lib
@@ -145,6 +145,8 @@ class Trainer:
         if self._progress and self._has_fitted and not before and run_dir is None:
             say_again("trains anew from the initial weights; fit(resume=result) continues a result")
         self._has_fitted = True
+        if before is not None:
+            _check_same_batch(settings.get("resume"), setup)
         if before is not None and run_dir is not None:
             remedy = "the result to resume has no folder; save it, and resume its folder"
             raise ConfigError("run_dir", run_dir, remedy)
@@ -200,6 +202,16 @@ def _starting_from(given: Any) -> Any:
             return repr(given), model_arrays(given.state), given.description.names
         given = given.run_dir
     return str(given) if isinstance(given, pathlib.Path) else given
+
+
+def _check_same_batch(before: Any, setup: Setup) -> None:
+    """Raises ConfigError for a result that was trained with batches of another size, by which its
+    steps count epochs.
+    """
+    then, now = before.config.global_batch_size, setup.config.global_batch_size
+    if then != now:
+        remedy = f"the result has steps of {then} examples; use that, or start from its weights"
+        raise ConfigError("global_batch_size", now, f"{remedy} with {flag('init_from')}")
 
 
 def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome | None]:

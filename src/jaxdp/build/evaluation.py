@@ -6,7 +6,7 @@ from typing import Any
 from jaxdp import tasks
 from jaxdp.build.data import open_data
 from jaxdp.build.evaluator import Evaluator
-from jaxdp.build.inputs import Inputs
+from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.dataset import Dataset, Description
@@ -18,7 +18,11 @@ from jaxdp.text.console import warn
 
 
 def create_evaluator(
-    config: TrainConfig, description: Description, data: Dataset | str | None, setup: Setup | None
+    config: TrainConfig,
+    description: Description,
+    data: Dataset | str | None,
+    setup: Setup | None,
+    inputs: Inputs = NOTHING,
 ) -> Evaluator:
     """Returns what evaluates the model of a run.
 
@@ -27,6 +31,7 @@ def create_evaluator(
         description: of the dataset that the model was trained on.
         data: other data; None for the data of the run.
         setup: of the training, to use its compiled steps again; None for a run that was loaded.
+        inputs: the model and the task, if they were given as objects.
 
     Raises:
         ConfigError: for data that the model is not for.
@@ -48,7 +53,8 @@ def create_evaluator(
         changes |= {"optimizer": "sgd", "optimizer_kwargs": {}}
     devices.ensure(config.devices)
     config = config.replace(**changes)
-    return create_setup(config, Inputs(dataset=dataset), training=False).evaluator
+    given = Inputs(model=inputs.model, task=inputs.task, loss=inputs.loss, dataset=dataset)
+    return create_setup(config, given, training=False).evaluator
 
 
 def _in_form_of_run(

@@ -14,6 +14,7 @@ from jaxdp.config import OBJECT, TrainConfig, fields
 from jaxdp.data.dataset import Dataset
 from jaxdp.errors import ConfigError
 from jaxdp.models.layers import BatchNorm
+from jaxdp.rundir.object_digests import digest
 from jaxdp.text.console import say
 from jaxdp.text.messages import shown
 
@@ -38,6 +39,17 @@ class Inputs:
     optimizer: optax.GradientTransformation | None = None
     schedule: optax.Schedule | None = None
     weights: tuple[str, Mapping[str, Any], tuple[str, ...]] | None = None
+
+    @property
+    def has_own_task(self) -> bool:
+        """Whether a program gave the losses."""
+        return self.task is not None or self.loss is not None
+
+    def digests(self) -> dict[str, str]:
+        """Returns the digests of the values that functions and optimizers hold, by setting."""
+        objects = {"task": self.task or self.loss, "optimizer": self.optimizer}
+        objects["learning_rate"] = self.schedule
+        return {name: digest(value) for name, value in objects.items() if value is not None}
 
 
 NOTHING = Inputs()  # everything by name
@@ -92,6 +104,12 @@ def _take_model(values: dict[str, Any], inputs: dict[str, Any]) -> None:
             f"note: {names} in a model: each sees the examples of one device only, so that results"
             " depend on the number of devices; the layers of jaxdp.models.layers do not"
         )
+    if any(getattr(module, "axis_name", None) for module in modules):
+        remedy = (
+            "a layer of it names an axis of devices (axis_name), which only some strategies have;"
+            " leave it out, or use jaxdp.models.layers.BatchNorm"
+        )
+        raise ConfigError("model", type(model).__name__, remedy)
     mode, remat = values.get("batch_norm"), values.get("remat", "none")
     if str(mode or "replica") != "replica" and any(isinstance(m, nnx.BatchNorm) for m in modules):
         remedy = (

@@ -27,7 +27,7 @@ def check_losses(
     Args:
         output_shape: of the model for one image.
     """
-    if task.over_batch or (inputs.loss is None and inputs.task is None):
+    if task.over_batch or not inputs.has_own_task:
         return
     batch = pipeline.load(source, np.array([0, 1, 0, 1]) % len(source))
     outputs = np.random.default_rng(0).normal(size=(4, *output_shape))

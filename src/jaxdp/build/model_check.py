@@ -20,7 +20,7 @@ from jaxdp.models.layers import BatchNorm
 from jaxdp.runtime import platform
 from jaxdp.step.combine import is_float
 from jaxdp.step.keys import create_key
-from jaxdp.step.state import array_name
+from jaxdp.step.state import array_name, call_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,9 @@ def check_model(
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         try:
-            forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(
-                arrays, images
-            )
+            forward = jax.make_jaxpr(
+                lambda arrays, images: call_model(nnx.merge(graphdef, arrays), images)
+            )(arrays, images)
         except ConfigError:
             raise
         except Exception as error:  # whatever a model raises

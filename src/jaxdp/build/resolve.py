@@ -31,6 +31,7 @@ from jaxdp.sharding import strategy as strategies
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE
 from jaxdp.tasks import Task
+from jaxdp.text.console import say
 
 Config = TypeVar("Config", bound=OptimizationConfig)
 
@@ -205,6 +206,10 @@ def _with_placement(
         splits = dataset.splits().values()
         needed = sum(split.bytes for split in splits if isinstance(split, Split))
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
+        if fits and isinstance(dataset.train, Split) and dataset.train.source.may_change:
+            fits = False
+            once = f"{flag('data_placement', 'device')} reads them once"
+            say(f"note: the examples of {dataset.name} are asked for in each epoch; {once}")
         config = config.replace(data_placement="device" if fits else "host")
     if config.steps_per_execution > 1 and config.data_placement == "host":
         remedy = f"needs the dataset on the devices; see {flag('data_placement')}"

@@ -60,8 +60,9 @@ def read_checkpoint(
     """
     found = None
     if run.checkpoints.is_dir():
-        has_best = "validation" in description.examples
-        best_metric = create_task(config, description).best_metric if has_best else None
+        best_metric = None
+        if "validation" in description.examples:
+            best_metric = description.best_metric or create_task(config, description).best_metric
         checkpoints = SavedCheckpoints(
             run.checkpoints, best_metric=best_metric, settings=config_lib.kept(config)
         )

@@ -32,6 +32,7 @@ from jaxdp.build.step_config import (
 from jaxdp.build.task import create_task
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
+from jaxdp.data.dataset import Description
 from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset
 from jaxdp.errors import ConfigError, flag
@@ -74,6 +75,14 @@ class Setup:
     def dataset(self) -> Dataset:
         """The examples, and what is known of them."""
         return self.examples.dataset
+
+    @property
+    def description(self) -> Description:
+        """What a model requires to know without its dataset: the content of `dataset.json`."""
+        found, task = self.dataset.describe(), self.step_config.task
+        if not self.inputs.has_own_task:
+            return found
+        return dataclasses.replace(found, own_task=task.name, best_metric=task.best_metric)
 
     @property
     def examples(self) -> Examples:

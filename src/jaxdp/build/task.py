@@ -34,7 +34,13 @@ def create_task(
         return inputs.task
     names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
     if inputs.loss is not None:
-        return tasks.from_loss(inputs.loss, kind=dataset.kind, **names)
+        return tasks.from_loss(inputs.loss, kind=dataset.answer, **names)
+    if own_task := getattr(dataset, "own_task", ""):  # of a run
+        remedy = (
+            "is a task object or a loss function of the program that trained the run, which its"
+            " folder does not hold; give it in Python, e.g. jaxdp.load(run, task=...)"
+        )
+        raise ConfigError("task", own_task, remedy)
     check_decided("task_kwargs", config.task_kwargs)
     flags = {
         "loss": config.loss,

@@ -7,7 +7,18 @@ from jaxdp.callbacks.events import Evaluated, Run, Started
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.messages import nearest
 
-_LOWER_IS_BETTER = ("loss", "mse", "mae")
+# The metrics of jaxdp's tasks; a detail such as `iou/cell` has the direction of `iou`.
+_LOWER_IS_BETTER = {"loss", "mse", "mae"}
+_LARGER_IS_BETTER = {
+    "accuracy",
+    "top5_accuracy",
+    "pixel_accuracy",
+    "iou",
+    "dice",
+    "f1",
+    "average_precision",
+    "psnr",
+}
 _STATE = ("best", "best_step", "evaluations_since_best")
 
 
@@ -23,13 +34,13 @@ class EarlyStopping:
         metric: name of the metric, such as `loss` or `accuracy`.
         patience: number of evaluations without an improvement after which the run ends.
         min_delta: how much better a value must be to count as an improvement.
-        larger_is_better: direction of the metric. By default, the task determines the direction of
-            its own metrics. For other metrics, smaller is better for errors (`loss`, `mse`, `mae`),
-            and larger for the rest.
+        larger_is_better: direction of the metric; needed only for a metric whose direction neither
+            the task nor jaxdp knows.
 
     Raises:
         ConfigError: for a patience below 1 or a negative `min_delta`. The run raises it for a
-            dataset without validation data, and for a metric that the task does not have.
+            dataset without validation data, for a metric that the task does not have, and for one
+            whose direction is not known.
     """
 
     every_process = True
@@ -74,6 +85,7 @@ class EarlyStopping:
                 "stops by validation data, and this dataset has none; set some apart, e.g. with"
                 f" {flag('validation', 0.1)}",
             )
+        _ = self._is_larger_better(run)
 
     def on_evaluate(self, run: Run, event: Evaluated) -> None:
         """Compares the metric with the best value so far."""
@@ -85,7 +97,7 @@ class EarlyStopping:
                 f"unknown metric; {nearest(self.metric, known)}",
             )
         value = float(event.metrics[self.metric])
-        sign = 1 if self._larger_is_better(run) else -1
+        sign = 1 if self._is_larger_better(run) else -1
         if self.best is None or sign * (value - self.best) > self.min_delta:
             self.best, self.best_step = value, event.step
             self.evaluations_since_best = 0
@@ -97,11 +109,22 @@ class EarlyStopping:
                 f" {self.best_step}"
             )
 
-    def _larger_is_better(self, run: Run) -> bool:
+    def _is_larger_better(self, run: Run) -> bool:
+        """Returns the direction of the metric.
+
+        Raises:
+            ConfigError: if it is not known.
+        """
         if self.larger_is_better is not None:
             return self.larger_is_better
         name, larger = run.setup.step_config.task.best_metric
-        return larger if name == self.metric else self.metric not in _LOWER_IS_BETTER
+        if name == self.metric:
+            return larger
+        base = self.metric.partition("/")[0]
+        if base not in _LOWER_IS_BETTER | _LARGER_IS_BETTER:
+            remedy = "say whether larger is better, with larger_is_better=true or false"
+            raise ConfigError("callbacks", f"early_stopping:metric={self.metric}", remedy)
+        return base in _LARGER_IS_BETTER
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint."""

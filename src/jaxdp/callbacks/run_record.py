@@ -24,7 +24,8 @@ class RunRecord:
         The history then records that the run has started or resumed, and what has changed.
         """
         directory, setup = _directory(run), run.setup
-        examples, sources = fingerprint(setup.dataset.train), source_files.digests()
+        examples = fingerprint(setup.dataset.train)
+        sources = source_files.digests() | setup.inputs.digests()
         facts: dict[str, Any] = {}
         if event.resumed:
             changed = directory.changed_settings(setup.config)

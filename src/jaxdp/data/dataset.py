@@ -103,6 +103,7 @@ class BaseSource(abc.ABC):
     """A source with defaults for all optional attributes of a source."""
 
     sizes: Sequence[Size] = ()  # of all images, if headers contain the sizes
+    may_change: bool = False  # whether an index may give another example in another epoch
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -151,6 +152,7 @@ class UserSource(BaseSource):
 
     def __init__(self, examples: Source) -> None:
         self.examples: Any = examples
+        self.may_change = getattr(examples, "may_change", True)
         for name in ("__getitems__", "name", "groups"):
             if hasattr(examples, name):
                 setattr(self, name, getattr(examples, name))
@@ -255,10 +257,15 @@ class Description(DatasetInfo):
         examples: the number of examples of each split.
         named: whether the classes have names, which may be numbers, or `class_names` counts them;
             None for a run of version 0.3 or earlier, which does not record it.
+        own_task: name of the task object or loss function that a program gave; empty if the task is
+            known by name.
+        best_metric: by which such a run ranks checkpoints, and whether larger is better.
     """
 
     examples: dict[str, int]
     named: bool | None = None
+    own_task: str = ""
+    best_metric: tuple[str, bool] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     Grain source, a list.
 
     Each item is a dict of `image` and `label`, `mask` or `target`, or a pair of image and target.
+    A list or a tuple is read once, and may be placed on the devices. Other objects are asked for
+    their items in each epoch, since they may draw them at random.
     Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors, and those of classes
     derived from them, are (C, H, W). Masks and labels may have an additional dim of size 1. Threads
     read the items. Labels, mean and standard deviation are read from the training items.
@@ -52,7 +54,8 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
             object.
         test: another object.
         task: `classification`, `segmentation` or `regression`, which specifies the targets.
-        class_names: one per class; by default the classes are counted from "0".
+        class_names: one per class; by default those that a Hugging Face dataset (`features`) or a
+            dataset of torchvision (`classes`) knows, otherwise counted from "0".
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples.
@@ -74,7 +77,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         on_bad_example=on_bad_example,
         augment=augment,
         seed=seed,
-        class_names=tuple(class_names) or None,
+        class_names=tuple(class_names) or _known_names(train, task),
     )
     splits: dict[str, Any] = {
         split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
@@ -100,6 +103,19 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     return complete(dataset, request)
 
 
+def _known_names(items: Any, task: str) -> tuple[str, ...] | None:
+    """Returns the names of the classes of labels that an object of another library knows."""
+    if task != "classification":
+        return None
+    features: Any = getattr(items, "features", None)
+    known = [getattr(items, "classes", None)]
+    if isinstance(features, Mapping):
+        fields = [features.get(key) for key in USUAL["fields"]["labels"]]
+        known += [getattr(field, "names", None) for field in fields]
+    names = next((each for each in known if isinstance(each, list | tuple) and each), ())
+    return tuple(map(str, names)) or None
+
+
 class Items(BaseSource):
     """The items of an object of another library, as examples.
 
@@ -115,6 +131,7 @@ class Items(BaseSource):
             remedy = "has no length or no index; make a list of its items, or from_arrays of them"
             raise ConfigError("", type(items).__name__, f"{where}: {type(items).__name__} {remedy}")
         self._items = items
+        self.may_change = not isinstance(items, list | tuple)
         self._field = field
         self._where = where
         self._config = config

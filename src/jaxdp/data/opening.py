@@ -98,7 +98,8 @@ def check_dataset(
     splits = _splits_of(dataset)
     resize, before = Resize.of(config, dataset.kind), next(iter(splits.values())).resize
     fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
-    if resize is not None and resize != before and not fits:
+    is_resized = resize is not None and resize != before and not fits
+    if is_resized:
         splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}
         if dataset.measured:
             dataset = dataclasses.replace(dataset, mean=(), std=(), pixel_range=None)
@@ -106,7 +107,8 @@ def check_dataset(
             given = dataset.settings.augment if dataset.settings is not None else None
             others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
             dataset = dataclasses.replace(dataset, augment=given or (), defaults=others)
-        dataset = measure_pixels(dataset, splits, resize, request)
+    if is_resized or not dataset.mean:
+        dataset = measure_pixels(dataset, splits, resize if is_resized else None, request)
     revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
     return _of_splits(dataset, revised)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Shaped
 from jaxdp.config import TrainConfig
 from jaxdp.data.augment import Augmentation, Preprocess
 from jaxdp.data.sources import Dataset, Description
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import TrainState, call_model
 from jaxdp.step.step import evaluation_model
 
 Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
@@ -39,6 +39,6 @@ def create_apply(preprocess: Preprocess) -> Apply:
     """
 
     def apply(state: TrainState, images: Array) -> Array:
-        return evaluation_model(state)(preprocess({"images": images}, None)["images"])
+        return call_model(evaluation_model(state), preprocess({"images": images}, None)["images"])
 
     return apply

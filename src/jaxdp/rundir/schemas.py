@@ -31,6 +31,8 @@ class Dataset(TypedDict):
     named: NotRequired[bool | None]
     mask_values: NotRequired[list[Count]]
     fingerprint: NotRequired[str]
+    own_task: NotRequired[str]
+    best_metric: NotRequired[tuple[str, bool] | None]
 
 
 class EndedEarly(TypedDict):

@@ -118,6 +118,11 @@ def _check_same_run(
             warn(f"{error.path} cannot be read ({error.problem}); made again from {source}")
             run.write("dataset.json", description)
         return
+    own, theirs = description["own_task"], before.get("own_task", description["own_task"])
+    if own != theirs:
+        was = f"was trained with {theirs}" if theirs else "was trained with a task by name"
+        remedy = f"the run in {run.path} {was}; give that, or another {flag('run_dir')}"
+        raise ConfigError("task", own or config.task, remedy)
     counted = json.dumps([*map(str, range(before["num_classes"]))])
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))

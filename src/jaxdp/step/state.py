@@ -168,10 +168,22 @@ def all_finite(tree: Tree) -> Bool[Array, ""]:
 
 def takes_keys(model: nnx.Module) -> bool:
     """Returns whether a model is called with `keys`, one for each example, for its random draws."""
-    parameters = inspect.signature(type(model).__call__).parameters.values()
-    return any(
-        each.name == "keys" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters
-    )
+    return "keys" in inspect.signature(type(model).__call__).parameters
+
+
+def call_model(model: Any, images: Any, *, keys: Any = None) -> Any:
+    """Calls a model with those of these keywords that it takes: `keys`, and `train` or `training`,
+    or `deterministic` for the opposite.
+
+    Args:
+        keys: of the examples, in training; None in evaluation.
+    """
+    training = keys is not None
+    values = {"train": training, "training": training, "deterministic": not training}
+    if training:
+        values["keys"] = keys
+    taken = inspect.signature(type(model).__call__).parameters
+    return model(images, **{name: value for name, value in values.items() if name in taken})
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:

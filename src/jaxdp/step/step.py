@@ -24,8 +24,8 @@ from jaxdp.step.state import (
     Tree,
     all_finite,
     array_name,
+    call_model,
     merge,
-    takes_keys,
 )
 from jaxdp.tasks import Task
 
@@ -233,7 +233,7 @@ def compute_gradients(
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
         model.remat = step_config.remat  # for `layers.run_blocks`
-        outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
+        outputs = call_model(model, batch["images"], keys=keys)
         outputs, examples, own = _seen_by_task(step_config.task, outputs, batch, replicas)
         losses = examples["weights"] * step_config.task.losses(outputs, examples)
         # The mean over replicas of the gradients is the gradient of the mean loss, also where each
@@ -342,7 +342,7 @@ def eval_step(
     """
     batch = gather_examples(batch, constants.examples)
     batch = step_config.preprocess(batch, None, constants.moments)
-    outputs = evaluation_model(state)(batch["images"])
+    outputs = call_model(evaluation_model(state), batch["images"])
     outputs, _, own = _seen_by_task(step_config.task, outputs, batch, replicas)
     return replicas.sum(step_config.task.sums(outputs, own, training=False))
 

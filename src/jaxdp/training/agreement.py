@@ -23,7 +23,7 @@ def check_agreement(
     first_batch = setup.batches.order[min(start, setup.intervals.total_steps - 1)]
     what = setup.config.replace(process_id=None, run_dir=str(folder)).plain() | {
         "versions": summary.versions(),
-        "dataset_description": dataclasses.asdict(setup.dataset.describe()),
+        "dataset_description": dataclasses.asdict(setup.description),
         "resumed_step": start,
         "initial_arrays": fingerprint(state),
         "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),

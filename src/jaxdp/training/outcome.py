@@ -18,8 +18,8 @@ class RunOutcome:
         status: `done`, `stopped` by a signal, or `diverged`.
         step: the last step.
         state: the result, on the devices. The best state by validation data if the run has
-            validation data and a run directory, otherwise the last state. None if the run diverged
-            or was already complete.
+            validation data, and a run directory or early stopping; otherwise the last state. None
+            if the run diverged or was already complete.
         sums: metric sums of the evaluation of `state`, if there was an evaluation.
         reason: why the run ended before its last step: what diverged, or the reason of a callback.
             Otherwise empty.

@@ -12,10 +12,13 @@ from jaxdp.build import initial_weights as transfer
 from jaxdp.build import model_size
 from jaxdp.build.setup import Setup
 from jaxdp.callbacks import CallbackList
+from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.events import Activity, Ended, Started
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.in_memory import BestInMemory
+from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
@@ -59,13 +62,18 @@ class TrainingRun:
         self.setup, self.group = setup, group
         self.folder = directory.path if directory is not None else None
         self.title, self.headline = summary.title(setup), summary.description(setup)
-        self.description = dataclasses.asdict(setup.dataset.describe())
+        self.description = dataclasses.asdict(setup.description)
         self._directory, self._stopping = directory, stopping
         self._start_time, self._before = start_time, before
-        best_metric = self._checkpoints = None
+        best_metric: BestMetric | None = None
+        self._checkpoints: Checkpoints | BestInMemory | None = None
+        stops_early = any(isinstance(each, EarlyStopping) for each in callbacks)
+        if setup.dataset.validation is not None and (directory is not None or stops_early):
+            best_metric = setup.step_config.task.best_metric
+        if directory is None and best_metric is not None:
+            self._checkpoints = BestInMemory(best_metric)
+            callbacks = [*callbacks, self._checkpoints]
         if directory is not None:
-            if setup.dataset.validation is not None:
-                best_metric = setup.step_config.task.best_metric
             self._checkpoints = Checkpoints(
                 directory.checkpoints,
                 keep=setup.config.keep,
@@ -96,7 +104,7 @@ class TrainingRun:
         trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
         if self._predictor is None:
             self._predictor = Predictor(
-                trained, setup.config, setup.dataset.describe(), setup.step_config.task
+                trained, setup.config, setup.description, setup.step_config.task
             )
         self._predictor.replace_state(trained)
         return self._predictor
@@ -295,7 +303,7 @@ def run_setup(
         model_size.check(setup)
         chosen = _all_callbacks(setup, callbacks, writes, progress)
         if writes:
-            description = dataclasses.asdict(setup.dataset.describe())
+            description = dataclasses.asdict(setup.description)
             directory = open_run(setup.config, description, create=primary)
             if primary:
                 cleanup.enter_context(directory.exclusive())

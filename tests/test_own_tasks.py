@@ -1,0 +1,264 @@
+"""Runs with a loss, a task, an optimizer or a dataset of one's own: nothing of them is forgotten or
+exchanged without a word.
+"""
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jaxtyping import Array
+
+import jaxdp
+from jaxdp import evaluate, tasks
+from jaxdp.callbacks import EarlyStopping
+from jaxdp.data import from_arrays, from_dataset
+from jaxdp.rundir.object_digests import digest
+
+LABELS = np.arange(64) % 4
+RANDOM = np.random.default_rng(0).integers(0, 60, (64, 6, 6), dtype=np.uint8)
+IMAGES = (RANDOM + 50 * LABELS[:, None, None]).astype(np.uint8)
+RUN: dict[str, Any] = {
+    "devices": 1,
+    "global_batch_size": 16,
+    "log_every": 1,
+    "progress": False,
+    "run_dir": "run",
+}
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        self.layer = nnx.Linear(36, 4, rngs=nnx.Rngs(0))
+
+    def __call__(self, images: Array) -> Array:
+        return self.layer(images.reshape(len(images), -1))
+
+
+class Sigmoid(tasks.Classification):
+    """Squared errors of independent probabilities."""
+
+    def losses(self, outputs: Array, batch: Any) -> Array:
+        return ((jax.nn.sigmoid(outputs) - jax.nn.one_hot(batch["labels"], 4)) ** 2).sum(-1)
+
+    def probabilities(self, outputs: Array) -> Array:
+        return jax.nn.sigmoid(outputs)
+
+
+def squared(outputs: Array, labels: Array) -> Array:
+    return ((outputs - jax.nn.one_hot(labels, 4)) ** 2).sum(-1)
+
+
+def squared_of_ten(outputs: Array, labels: Array) -> Array:
+    return ((outputs - jax.nn.one_hot(labels, 10)) ** 2).sum(-1)
+
+
+def data() -> jaxdp.data.Dataset:
+    return from_arrays(IMAGES, LABELS, validation=0.25)
+
+
+def train(task: Any, model: Any = None, **settings: Any) -> jaxdp.Result:
+    return jaxdp.Trainer(model or Net(), data(), task, **RUN | settings).fit()
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("task", [Sigmoid(4), squared])
+def test_a_run_asks_for_the_task_it_was_trained_with(task: Any) -> None:
+    steady: dict[str, Any] = {"schedule": "constant", "warmup_fraction": 0.0}
+    trained = train(task, epochs=1, **steady)
+    name = "classification" if task is not squared else "squared"
+    with pytest.raises(
+        jaxdp.ConfigError, match=rf"^task={name}: is a task object or a loss .*task="
+    ):
+        jaxdp.load("run", model=Net())
+    loaded = jaxdp.load("run", model=Net(), task=task)
+    np.testing.assert_array_equal(loaded.predict(IMAGES[:9]), trained.predict(IMAGES[:9]))
+    assert loaded.evaluate(IMAGES, LABELS) == pytest.approx(trained.evaluate(IMAGES, LABELS))
+    with pytest.raises(jaxdp.ConfigError, match="was trained with"):
+        jaxdp.Trainer(Net(), data(), epochs=2, **RUN).fit()
+    further = loaded.trainer(data=data(), progress=False).fit(epochs=2)
+    once = train(task, epochs=2, run_dir=None, **steady)
+    assert [row["loss"] for row in further.history] == [row["loss"] for row in once.history]
+    saved = once.save("saved")
+    assert json.loads((saved / "dataset.json").read_text())["own_task"] == name
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_command_names_the_task_that_it_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    jaxdp.Trainer("cnn", "digits", squared_of_ten, steps=1, **RUN).fit()
+    assert evaluate.main(["run"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("jaxdp.evaluate: error: --task squared_of_ten: is a task object or a")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_other_values_in_a_loss_or_an_optimizer_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def scaled(factor: float) -> Any:
+        def loss(outputs: Array, labels: Array) -> Array:
+            return factor * squared(outputs, labels)
+
+        return loss
+
+    train(scaled(1.0), epochs=1, optimizer=optax.adam(1e-3))
+    capsys.readouterr()
+    train(scaled(1.0), epochs=2, optimizer=optax.adam(1e-3))
+    assert "changed" not in capsys.readouterr().err
+    train(scaled(10.0), epochs=3, optimizer=optax.adam(1e-1))
+    said = capsys.readouterr().err
+    assert "warning: run: optimizer, task have changed since the run began" in said
+    with pytest.raises(jaxdp.ConfigError, match="task=squared: the run in run was trained with"):
+        train(squared, epochs=4, optimizer=optax.adam(1e-1))
+
+
+def test_digests_are_of_values() -> None:
+    def make(rate: float) -> Any:
+        return optax.chain(optax.clip(1.0), optax.adamw(optax.cosine_decay_schedule(rate, 10)))
+
+    assert digest(make(0.1)) == digest(make(0.1)) != digest(make(0.2))
+    assert digest(Sigmoid(4)) == digest(Sigmoid(4)) != digest(Sigmoid(4, label_smoothing=0.1))
+    teacher = Net()
+    before = digest(teacher)
+    teacher.layer.kernel.set_value(teacher.layer.kernel.get_value() + 1)
+    assert digest(teacher) != before
+    endless: list[Any] = []
+    endless.append(endless)
+    assert digest(endless)
+
+
+def own_metric(outputs: Array, labels: Array) -> tuple[Array, dict[str, Array]]:
+    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
+    return losses, {"cross_entropy": losses}
+
+
+def test_the_direction_of_a_metric_is_asked_for() -> None:
+    with pytest.raises(jaxdp.ConfigError, match=r"cross_entropy: say whether larger is better"):
+        train(own_metric, callbacks=[EarlyStopping("cross_entropy")], run_dir=None)
+    stopping = EarlyStopping("cross_entropy", patience=1, larger_is_better=False)
+    result = train(own_metric, epochs=3, callbacks=[stopping], run_dir=None)
+    assert result.summary.get("ended_early") is None
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_early_stopping_returns_the_best_state_with_and_without_a_folder() -> None:
+    """The rate is so large that the loss rises after its best value."""
+    settings: dict[str, Any] = {"epochs": 20, "early_stop": 3, "optimizer": "sgd"}
+    settings |= {"learning_rate": 0.8, "schedule": "constant", "warmup_fraction": 0.0}
+    in_folder = train(None, **settings)
+    in_memory = train(None, **settings, run_dir=None)
+    assert in_memory.step == in_folder.step < in_memory.summary["steps"]
+    assert in_memory.metrics == in_folder.metrics
+    np.testing.assert_array_equal(in_memory.predict(IMAGES), in_folder.predict(IMAGES))
+    assert in_memory.summary["best"] == in_folder.summary["best"]
+
+
+class Drawn:
+    """A dataset that flips images at random, as datasets for PyTorch do."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.classes = ["one", "two", "three", "four"]
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self.reads += 1
+        flip = np.random.default_rng(self.reads).random() < 0.5
+        return IMAGES[index][:, ::-1] if flip else IMAGES[index], int(LABELS[index])
+
+
+def test_items_that_may_change_are_asked_for_in_each_epoch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    items = Drawn()
+    settings: dict[str, Any] = {"devices": 1, "global_batch_size": 16, "epochs": 3}
+    trainer = jaxdp.Trainer(Net(), from_dataset(items), progress=False, **settings)
+    before = items.reads
+    trainer.fit()
+    assert items.reads - before == 3 * len(IMAGES)
+    note = "note: the examples of dataset are asked for in each epoch; data_placement=device reads"
+    assert note in capsys.readouterr().err
+    assert trainer.setup.dataset.class_names == ("one", "two", "three", "four")
+    trainer = jaxdp.Trainer(
+        Net(), from_dataset(items), data_placement="device", progress=False, **settings
+    )
+    before = items.reads
+    trainer.fit()
+    assert items.reads - before == len(IMAGES)
+    fixed = from_dataset(list(zip(IMAGES, LABELS, strict=True)))
+    assert jaxdp.Trainer(Net(), fixed, progress=False, **settings).config.data_placement == "device"
+
+
+class Features:
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+
+def test_names_of_classes_come_from_the_features() -> None:
+    items = Drawn()
+    del items.classes
+    items.features = {"image": None, "label": Features(["a", "b", "c", "d"])}  # pyright: ignore
+    assert from_dataset(items).class_names == ("a", "b", "c", "d")
+
+
+def test_a_result_continues_with_batches_of_its_size_only() -> None:
+    settings = RUN | {"run_dir": None}
+    result = jaxdp.Trainer(Net(), data(), epochs=1, **settings).fit()
+    other = jaxdp.Trainer(Net(), data(), **settings | {"global_batch_size": 8})
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"^global_batch_size=8: the result has steps of 16"
+    ):
+        other.fit(resume=result, epochs=2)
+
+
+class Told(nnx.Module):
+    """Adds a number that shows how it was called."""
+
+    def __init__(self) -> None:
+        self.net = Net()
+
+    def __call__(self, images: Array, *, train: bool, deterministic: bool = True) -> Array:
+        assert train is not deterministic
+        return self.net(images) + jnp.asarray([100.0 if train else 0.0, 0, 0, 0])
+
+
+def test_a_model_is_told_whether_it_trains() -> None:
+    result = train(None, Told(), steps=1, learning_rate=0.0, run_dir=None)
+    first, held = result.history
+    assert (first["split"], held["split"]) == ("train", "validation")
+    assert first["loss"] > 50 > held["loss"]
+
+
+def test_flax_spellings_of_models_train() -> None:
+    rngs = nnx.Rngs(0)
+    layers = nnx.Sequential(
+        nnx.Conv(1, 4, (3, 3), rngs=rngs), lambda x: x.mean((1, 2)), nnx.Linear(4, 4, rngs=rngs)
+    )
+    assert train(None, layers, steps=1, run_dir=None).status == "done"
+
+
+class Synchronized(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nnx.BatchNorm(4, axis_name="batch", rngs=nnx.Rngs(0))
+
+
+def test_a_layer_that_names_an_axis_is_refused() -> None:
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"^model=Synchronized: a layer of it names an axis"
+    ):
+        train(None, Synchronized())
+
+
+def test_a_dataset_without_a_mean_is_measured() -> None:
+    source = jaxdp.data.sources.ArraySource(IMAGES[..., None], LABELS.astype(np.int32))
+    bare = jaxdp.data.Dataset(source, num_classes=4, image_shape=(6, 6, 1))
+    measured = jaxdp.Trainer(Net(), bare, **RUN | {"run_dir": None}).setup.dataset
+    known = from_arrays(IMAGES, LABELS)
+    assert (measured.mean, measured.std) == (known.mean, known.std)
