@@ -232,7 +232,8 @@ def compute_gradients(
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
-        model.remat = step_config.remat  # for `layers.run_blocks`
+        if step_config.remat != "none":  # a model of one's own may have an attribute of this name
+            model.remat = step_config.remat  # for `layers.run_blocks`
         outputs = call_model(model, batch["images"], keys=keys)
         outputs, examples, own = _seen_by_task(step_config.task, outputs, batch, replicas)
         losses = examples["weights"] * step_config.task.losses(outputs, examples)
