@@ -194,7 +194,15 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         r"targets is float64; class numbers must be integers, e\.g\. targets\.astype\('int32'\)",
+        {"targets": LABELS * 1.0},
+    ),
+    (
+        "targets is float64; class numbers have no fractions; .* need a task of your own",
         {"targets": LABELS / 2},
+    ),
+    (
+        r"targets has the shape \(40, 4\); .* must be N; several classes of an image, .* task of your",
+        {"targets": np.ones((40, 4), int)},
     ),
     ("targets has values from -1 to 2; class numbers must be at least 0", {"targets": LABELS - 1}),
     ("arrays: has one class only", {"targets": LABELS * 0}),

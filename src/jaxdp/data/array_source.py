@@ -161,6 +161,11 @@ def _checked_images(
     return images if images.ndim == 4 else images[..., None]
 
 
+_OWN_TASK = (
+    "several classes of an image, or a number to predict, need a task of your own (docs/extend.md)"
+)
+
+
 def _checked_targets(
     targets: np.ndarray, size: tuple[int, ...], field: str, name: str, request: Request
 ) -> np.ndarray:
@@ -172,15 +177,21 @@ def _checked_targets(
     shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
     if targets.shape[1:] != shape:
         last = len(shape) + 1
-        one_hot = f": of one-hot rows, {name}.argmax({last})" * (targets.ndim == last + 1)
         wanted = f"for these images it must be {' x '.join(map(str, ('N', *shape)))}"
-        raise request.error(f"{name} has the shape {targets.shape}; {wanted}{one_hot}")
+        if targets.ndim == last + 1:
+            is_one_hot = field == "masks" or ((targets != 0).sum(-1) == 1).all()
+            wanted += (
+                f": of one-hot rows, {name}.argmax({last})" if is_one_hot else f"; {_OWN_TASK}"
+            )
+        raise request.error(f"{name} has the shape {targets.shape}; {wanted}")
     return targets if field == "targets" else _class_numbers(targets, field, name, request)
 
 
 def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) -> np.ndarray:
     if values.dtype.kind == "f":
+        is_whole = not (values % 1).any()
         remedy = f"class numbers must be integers, e.g. {name}.astype('int32')"
+        remedy = remedy if is_whole else f"class numbers have no fractions; {_OWN_TASK}"
         raise request.error(f"{name} is {values.dtype}; {remedy}")
     is_mask, declared = field == "masks", request.config.mask_values
     if is_mask and declared is not None:
