@@ -262,3 +262,12 @@ def test_a_dataset_without_a_mean_is_measured() -> None:
     measured = jaxdp.Trainer(Net(), bare, **RUN | {"run_dir": None}).setup.dataset
     known = from_arrays(IMAGES, LABELS)
     assert (measured.mean, measured.std) == (known.mean, known.std)
+
+
+def test_an_example_without_the_field_of_its_task_is_one_line() -> None:
+    source = jaxdp.data.sources.ArraySource(IMAGES[..., None], LABELS.astype(np.int32), "label")
+    bare = jaxdp.data.Dataset(
+        source, num_classes=4, image_shape=(6, 6, 1), mean=(9.0,), std=(9.0,), name="mine"
+    )
+    with pytest.raises(jaxdp.ConfigError, match=r"it has images, label, but no labels"):
+        jaxdp.Trainer(Net(), bare, **RUN | {"run_dir": None}).fit()

@@ -181,6 +181,9 @@ class Split:
             fields = example
             if self._instance_targets is not None:
                 fields = fields | self._instance_targets(index, fields["masks"])
+            if missing := sorted(self._fields.keys() - fields.keys()):
+                problem = f"it has {', '.join(fields)}, but no {' and no '.join(missing)}"
+                raise BadExample(self.name(index), problem)
             checked = {name: self._field(name, fields[name], index) for name in self._fields}
             return {"weights": np.float32(1)} | checked
         except BadExample as error:
