@@ -244,8 +244,8 @@ class Result:
 
         evaluator, task = self._evaluator_for(data, targets), self._task
         found: Any = ()
-        if task.target or count < 1:
-            problem = f"{task.name} has no pictures" if task.target else "count must be at least 1"
+        if not task.has_pictures or count < 1:
+            problem = "count must be at least 1" if count < 1 else f"{task.name} has no pictures"
             raise ConfigError("", "", problem)
         separate = instances.label_instances if self.description.instances else None
         for each in evaluator.chosen(split):

@@ -1,5 +1,7 @@
 """Finds losses of one's own that compare examples without saying so."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,25 +18,24 @@ _TOLERANCES = {np.dtype(np.float64): 1e-9}
 _TOLERANCE = 1e-3  # of a loss that computes in 32 bits or fewer
 
 
-def check_losses(
-    task: tasks.Task, inputs: Inputs, source: Split, output_shape: tuple[int, ...]
-) -> None:
+def check_losses(task: tasks.Task, inputs: Inputs, source: Split, outputs: Any) -> None:
     """Raises ConfigError if the loss of an example changes with the other examples of its batch.
 
     Such a loss would depend on the number of devices and microbatches. Random outputs for two
     examples are evaluated with their targets alone, and together with the same targets once more.
 
     Args:
-        output_shape: of the model for one image.
+        outputs: shapes of the model's outputs for one image.
     """
     if task.over_batch or not inputs.has_own_task:
         return
     batch = pipeline.load(source, np.array([0, 1, 0, 1]) % len(source))
-    outputs = np.random.default_rng(0).normal(size=(4, *output_shape))
+    rng = np.random.default_rng(0)
+    drawn = jax.tree.map(lambda leaf: rng.normal(size=(4, *leaf.shape[1:])), outputs)
 
     def losses(count: int) -> np.ndarray:
-        fields = {name: jnp.asarray(values[:count]) for name, values in batch.items()}
-        return np.asarray(jax.jit(task.losses)(jnp.asarray(outputs[:count]), fields))
+        given = jax.tree.map(lambda array: jnp.asarray(array[:count]), (drawn, batch))
+        return np.asarray(jax.jit(task.losses)(*given))
 
     try:
         with jax.enable_x64(True):

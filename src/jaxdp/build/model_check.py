@@ -30,12 +30,12 @@ class ModelFacts:
     Attributes:
         fewest_rows: that a convolution reads or writes; convolutions over single rows do not count.
         normalizes: whether it has batch norms with statistics that are set from outside.
-        output_shape: for one image as the dataset has it, without the batch.
+        outputs: shapes and dtypes of the outputs for one image as the dataset has it.
     """
 
     fewest_rows: int
     normalizes: bool
-    output_shape: tuple[int, ...]
+    outputs: Any
 
 
 def array_shapes(
@@ -86,13 +86,18 @@ def check_model(
     model.eval()
     _check_parameters(config, model)
     graphdef, arrays = nnx.split(model)
+    further = {
+        name: jax.ShapeDtypeStruct((1, *shape), dtype)
+        for name, (shape, dtype) in dataset.targets.items()
+    }
     rows, outputs = [], {}
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         try:
-            forward = jax.make_jaxpr(
-                lambda arrays, images: call_model(nnx.merge(graphdef, arrays), images)
-            )(arrays, images)
+            forward, outputs[shape] = jax.make_jaxpr(
+                lambda arrays, batch: call_model(nnx.merge(graphdef, arrays), batch),
+                return_shape=True,
+            )(arrays, further | {"images": images})
         except ConfigError:
             raise
         except Exception as error:  # whatever a model raises
@@ -101,14 +106,14 @@ def check_model(
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             remedy = f"cannot be called with images of shape {images.shape}: {reason}"
             raise ConfigError("model", config.model, remedy) from error
-        outputs[shape] = [output.shape for output in forward.out_avals]
-        _check_outputs(config, dataset, task, outputs[shape])
+        if not task.free_outputs:
+            _check_outputs(config, dataset, task, [each.shape for each in forward.out_avals])
         # A model with a format of its own.
         for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
             platform.check_precision(name, "model", config.model)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     normalizes = any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
-    return ModelFacts(min(rows), normalizes, outputs[dataset.image_shape][0][1:])
+    return ModelFacts(min(rows), normalizes, outputs[dataset.image_shape])
 
 
 def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:

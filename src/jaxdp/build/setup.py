@@ -270,7 +270,7 @@ def create_setup(
     setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
     if training:
         _check_training(setup, asked)
-        check_losses(task, inputs, setup.examples.source("train"), facts.output_shape)
+        check_losses(task, inputs, setup.examples.source("train"), facts.outputs)
     return setup
 
 

@@ -152,8 +152,7 @@ class UserSource(BaseSource):
 
     def __init__(self, examples: Source) -> None:
         self.examples: Any = examples
-        self.may_change = getattr(examples, "may_change", True)
-        for name in ("__getitems__", "name", "groups"):
+        for name in ("__getitems__", "name", "groups", "may_change"):
             if hasattr(examples, name):
                 setattr(self, name, getattr(examples, name))
 

@@ -38,7 +38,7 @@ def create_apply(preprocess: Preprocess) -> Apply:
     The outputs are logits for classification and segmentation, and pixels in [0, 1] for regression.
     """
 
-    def apply(state: TrainState, images: Array) -> Array:
-        return call_model(evaluation_model(state), preprocess({"images": images}, None)["images"])
+    def apply(state: TrainState, images: Array) -> Any:
+        return call_model(evaluation_model(state), preprocess({"images": images}, None))
 
     return apply

@@ -85,7 +85,12 @@ class Predictor:
         self._normalize_first = self._preprocess.per_image and not self._classifies
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         preprocess = nothing if self._normalize_first else self._preprocess
-        self._network = Forward(create_apply(preprocess), state)
+        apply = create_apply(preprocess)
+        self._network = Forward(
+            (lambda *given: task.probabilities(apply(*given))) if task.free_outputs else apply,
+            state,
+        )
+        self._is_final = task.free_outputs or description.answer == "regression"
         self._probabilities = jax.jit(task.probabilities)
         count = len(platform.select_devices(devices))
         self._batches = Batches(self._compute, count, self._limit)
@@ -175,7 +180,7 @@ class Predictor:
     def _compute(self, images: np.ndarray, shards: int) -> Any:
         """Dispatches a batch to the devices."""
         outputs = self._network(images, shards)
-        return outputs if self.description.answer == "regression" else self._probabilities(outputs)
+        return outputs if self._is_final else self._probabilities(outputs)
 
     def _limit(self, shape: tuple[int, ...]) -> int:
         """Returns how many images of this shape a device computes at a time."""

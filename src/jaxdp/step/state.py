@@ -14,12 +14,14 @@ import optax
 from flax import nnx, struct
 from jaxtyping import Array, Bool
 
+from jaxdp.errors import ConfigError
 from jaxdp.step.keys import create_key
 
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
 _GROWTH_INTERVAL, _FIRST_LOSS_SCALE = 2000, 2.0**15
 _FEWEST_RATES = 1024
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @struct.dataclass
@@ -171,19 +173,32 @@ def takes_keys(model: nnx.Module) -> bool:
     return "keys" in inspect.signature(type(model).__call__).parameters
 
 
-def call_model(model: Any, images: Any, *, keys: Any = None) -> Any:
-    """Calls a model with those of these keywords that it takes: `keys`, and `train` or `training`,
-    or `deterministic` for the opposite.
+def call_model(model: Any, batch: Any, *, keys: Any = None) -> Any:
+    """Calls a model with images, and with what further parameters of its `__call__` name: fields of
+    the batch, if they have no default; `keys`; `train` or `training`, or `deterministic` for the
+    opposite.
 
     Args:
         keys: of the examples, in training; None in evaluation.
+
+    Raises:
+        ConfigError: for a parameter without a default that nothing is known for.
     """
     training = keys is not None
-    values = {"train": training, "training": training, "deterministic": not training}
+    known = {"train": training, "training": training, "deterministic": not training}
     if training:
-        values["keys"] = keys
-    taken = inspect.signature(type(model).__call__).parameters
-    return model(images, **{name: value for name, value in values.items() if name in taken})
+        known["keys"] = keys
+    parameters = [*inspect.signature(type(model).__call__).parameters.values()][2:]
+    given = {each.name: known[each.name] for each in parameters if each.name in known}
+    for each in parameters:
+        has_default = each.default is not each.empty or each.kind in _VARIADIC
+        if has_default or each.name in known:
+            continue
+        if each.name not in batch:
+            remedy = f"takes {each.name}, which is no field of the examples here"
+            raise ConfigError("model", type(model).__name__, remedy)
+        given[each.name] = batch[each.name]
+    return model(batch["images"], **given)
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:

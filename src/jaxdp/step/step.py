@@ -234,7 +234,7 @@ def compute_gradients(
         layers.set_batch_norm(model, group_size=group_size, combine=joined)
         if step_config.remat != "none":  # a model of one's own may have an attribute of this name
             model.remat = step_config.remat  # for `layers.run_blocks`
-        outputs = call_model(model, batch["images"], keys=keys)
+        outputs = call_model(model, batch, keys=keys)
         outputs, examples, own = _seen_by_task(step_config.task, outputs, batch, replicas)
         losses = examples["weights"] * step_config.task.losses(outputs, examples)
         # The mean over replicas of the gradients is the gradient of the mean loss, also where each
@@ -259,8 +259,8 @@ def compute_gradients(
 
 
 def _seen_by_task(
-    task: Task, outputs: Array, batch: Batch, replicas: Replicas
-) -> tuple[Array, Batch, Batch]:
+    task: Task, outputs: Tree, batch: Batch, replicas: Replicas
+) -> tuple[Tree, Batch, Batch]:
     """Returns outputs and examples for the loss of a task, and the examples for its sums: those of
     this replica, or those of all if the task compares examples.
     """
@@ -270,7 +270,7 @@ def _seen_by_task(
     examples = {name: replicas.join(values) for name, values in fields.items()}
     examples["present"] = examples["weights"]
     own = examples | {"weights": replicas.apart(batch["weights"])}
-    return replicas.join(outputs), examples, own
+    return jax.tree.map(replicas.join, outputs), examples, own
 
 
 def apply_gradients(
@@ -343,7 +343,7 @@ def eval_step(
     """
     batch = gather_examples(batch, constants.examples)
     batch = step_config.preprocess(batch, None, constants.moments)
-    outputs = call_model(evaluation_model(state), batch["images"])
+    outputs = call_model(evaluation_model(state), batch)
     outputs, _, own = _seen_by_task(step_config.task, outputs, batch, replicas)
     return replicas.sum(step_config.task.sums(outputs, own, training=False))
 

@@ -43,6 +43,8 @@ class Task:
         over_batch: whether the loss compares the examples of a batch. `losses` and `sums` then get
             the outputs and the targets of the whole global batch on every device. In `sums`, the
             weights of other devices' examples are 0; `batch["present"]` has the weights of all.
+        free_outputs: whether a model may return any tree of arrays (batch, ...). `probabilities`
+            then returns what `predict` gives, one array.
         mixes: whether `losses` reads `partner_labels` and `partner_share` of mixed images.
 
     Raises:
@@ -56,6 +58,7 @@ class Task:
     kind = "classification"
     target = ""
     over_batch = False
+    free_outputs = False
     mixes = False
     means: ClassVar[Mapping[str, str]] = {
         "loss": "loss",
@@ -70,17 +73,22 @@ class Task:
         names = tuple(self.class_names) or tuple(map(str, range(count)))
         object.__setattr__(self, "class_names", names)
 
-    def losses(self, outputs: Array, batch: Batch) -> Losses:
+    @property
+    def has_pictures(self) -> bool:
+        """Whether predictions are those of a built-in task, which can be drawn."""
+        return not self.target and not self.free_outputs
+
+    def losses(self, outputs: Any, batch: Batch) -> Losses:
         """Returns the training loss of each example."""
         raise NotImplementedError
 
-    def divisors(self, outputs: Array, batch: Batch) -> Losses:
+    def divisors(self, outputs: Any, batch: Batch) -> Losses:
         """Returns one number per example. The sum of these numbers over the global batch divides
         the sum of `losses`, on any devices and in any microbatches.
         """
-        return jnp.ones(len(outputs))
+        return jnp.ones(len(batch["weights"]))
 
-    def sums(self, outputs: Array, batch: Batch, *, training: bool) -> dict[str, Array]:
+    def sums(self, outputs: Any, batch: Batch, *, training: bool) -> dict[str, Array]:
         """Returns sums over the examples, each weighted by `batch["weights"]`.
 
         Args:
@@ -105,7 +113,7 @@ class Task:
             if part in sums
         }
 
-    def probabilities(self, outputs: Array) -> Array:
+    def probabilities(self, outputs: Any) -> Array:
         """Returns the values from which predictions are made, which are the outputs for
         regression.
         """
