@@ -113,3 +113,47 @@ def test_all_stop_at_the_same_step(
         raise AssertionError
 
     assert in_each(3, act, monkeypatch) == [stops] * 3
+
+
+def test_a_reason_that_comes_after_the_step_was_named_counts_in_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Process 1 is asked to stop, and reaches the named step before process 0's callback speaks.
+
+    With a reason, process 0 would evaluate at that step, and wait for process 1 for ever.
+    """
+
+    def act(group: Group) -> tuple[int, str]:
+        signals = StopSignals(())
+        agreement = stopping.Stopping(signals, group)
+        for step in itertools.count(1):
+            group.all_gather_text(f"step {step}", "", 5.0)
+            if group.index == 1 and step == 2:
+                signals._received.append(signal.SIGTERM)
+            if step == 4 and group.index == 0:
+                group.all_gather_text("process 1 has stopped", "", 5.0)
+                agreement.request("good enough", everywhere=False)
+            ends = agreement.after(step, margin=2)
+            if step == 4 and group.index == 1:
+                group.all_gather_text("process 1 has stopped", "", 5.0)
+            if ends:
+                return step, agreement.reason
+        raise AssertionError
+
+    assert in_each(2, act, monkeypatch) == [(4, "")] * 2
+
+
+def test_the_reason_of_a_callback_of_one_process_counts_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def act(group: Group) -> tuple[int, str]:
+        agreement = stopping.Stopping(StopSignals(()), group)
+        for step in itertools.count(1):
+            group.all_gather_text(f"step {step}", "", 5.0)
+            if group.index == 0 and step == 3:
+                agreement.request("good enough", everywhere=False)
+            if agreement.after(step, margin=2):
+                return step, agreement.reason
+        raise AssertionError
+
+    assert in_each(2, act, monkeypatch) == [(5, "good enough")] * 2

@@ -23,8 +23,9 @@ class Stopping:
 
     def __init__(self, signals: StopSignals, group: Group) -> None:
         self._signals, self._group = signals, group
-        # The reason of a callback of this process, and the reason that all processes agree on.
-        self._requested = self._agreed = ""
+        # The reason of a callback of this process, the reason that came with the step at which to
+        # stop, and that reason once the step is reached.
+        self._requested = self._named = self._agreed = ""
         # Whether every process has the reason at the same step, without asking the others.
         self._is_everywhere = group.count == 1
         self._stop_step: int | None = None
@@ -44,8 +45,6 @@ class Stopping:
         """
         self._requested = self._requested or reason
         self._is_everywhere |= everywhere
-        if not self._is_everywhere:
-            self._group.put("early", self._requested)
 
     @property
     def reason(self) -> str:
@@ -66,16 +65,18 @@ class Stopping:
         if self._group.count > 1:
             wanted |= bool(self._requested) and not self._is_everywhere
             wanted = self._agree(step, wanted=wanted, margin=margin)
-            if wanted and not self._is_everywhere:
-                self._agreed = self._group.get("early") or ""
+            if wanted:
+                self._agreed = self._named
         return wanted or bool(self.reason)
 
     def _agree(self, step: int, *, wanted: bool, margin: int) -> bool:
         """Returns whether to stop after this step. All processes return the same value at the same
         step.
 
-        A process that must stop names a step that no other process can have passed. No process can
-        be further ahead, because it waits for results that require all processes.
+        A process that must stop names a step that no other process can have passed, and its reason.
+        No process can be further ahead, because it waits for results that require all processes.
+        The first process decides both: with a reason of its own, a slower process would evaluate at
+        the named step, and wait for the others.
         """
         # All processes take the same steps, so they ask after the same steps, including the named
         # step.
@@ -86,10 +87,13 @@ class Stopping:
         if self._stop_step is None and (due or wanted):
             named = group.get("stop")
             if named is None and wanted:
+                last = -(-(step + margin) // every) * every
                 with contextlib.suppress(Exception):  # another process was first
-                    group.put("stop", str(-(-(step + margin) // every) * every), overwrite=False)
+                    group.put("stop", f"{last} {self._requested}", overwrite=False)
                 named = group.get("stop")
-            self._stop_step = int(named) if named is not None else None
+            if named is not None:
+                text, _, self._named = named.partition(" ")
+                self._stop_step = int(text)
         return self._stop_step is not None and step >= self._stop_step
 
     def may_leave(self) -> bool:
