@@ -1,9 +1,10 @@
-"""Fills in the settings that were not given: the only place that decides a default which depends on
-other settings, the dataset or the devices.
+"""Fills in the settings that were not given: the only place that decides how a run trains by
+default, if that depends on other settings, the dataset or the devices.
 
-`with_saved` takes what the run to be resumed had, `with_dataset` what the dataset decides,
-`with_task` the loss, `with_strategy` the settings of the strategy, and `with_devices` what model
-and devices decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
+`with_saved` takes what the run to be resumed had. `with_dataset` takes what the dataset decides,
+and AdamW with its own rate for a training set of fewer than 512 examples. `with_task` fills in the
+loss, `with_strategy` the settings of the strategy, and `with_devices` what model and devices
+decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
 After that no setting is None unless None is a value of its own (`config.facts.Facts.none`), or
 an optimizer or schedule that a program gave takes the place of the setting.
 """
@@ -83,7 +84,7 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     """
     settings, defaults = config.flat(), dict[str, Any]()
     optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
-    if config.optimizer is None and _is_small(config, dataset, inputs):
+    if config.optimizer is None and _takes_small_set_rate(config, dataset, inputs):
         optimizer, defaults["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
     defaults["optimizer"] = optimizer
     given = [name for name, value in settings.items() if value is not None]
@@ -102,7 +103,7 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     return config.replace(**defaults)
 
 
-def _is_small(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
+def _takes_small_set_rate(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
     """Whether the training set is so small that SGD at its default rate may diverge, and neither
     the settings nor the dataset say anything of optimizer or rate.
     """

@@ -5,7 +5,8 @@ collectives. `mesh.py` and `partition.py` determine where arrays are. The names 
 public, for programs with their own loop or strategy.
 """
 
+from jaxdp.sharding.communication import Communication
 from jaxdp.sharding.mesh import MeshShape
 from jaxdp.sharding.strategy import Strategy, create_strategy, names, register
 
-__all__ = ["MeshShape", "Strategy", "create_strategy", "names", "register"]
+__all__ = ["Communication", "MeshShape", "Strategy", "create_strategy", "names", "register"]

@@ -31,6 +31,9 @@ class Strategy(abc.ABC):
     """Base class of strategies: places the state, shards batches, wraps the step in a transform,
     and gathers the state to the host.
 
+    A subclass has a `name`, the one that it is registered under, and `_build`, which sets both
+    steps. Mostly these are what `_steps(Communication(...))` returns, wrapped in the transform.
+
     Args:
         step_config: the settings of a step.
         devices: this process's devices.

@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "lion": optax.lion,
 }
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
-DEFAULT_BATCH_SIZE = 128  # the batch size for learning rates that are scaled with the batch
+DEFAULT_BATCH_SIZE = 128  # for which rates are meant that are scaled with the batch
 
 
 def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Schedule:

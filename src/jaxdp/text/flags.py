@@ -14,7 +14,7 @@ _NO_MARKS = dict.fromkeys(map(ord, (_OPEN, _CLOSE)))
 
 
 class Sentence(str):
-    """A sentence as a program reads it, which also knows its parts.
+    """A sentence with settings as keywords, as a program reads it, which also knows its parts.
 
     Attributes:
         template: the sentence with its parts; to be put into another sentence.
@@ -29,7 +29,9 @@ class Sentence(str):
 
 
 def flag(name: str, value: object = "") -> str:
-    """Returns the part of a sentence that names a setting, perhaps with a value."""
+    """Returns the part of a sentence that names a setting, perhaps with a value. It becomes a flag
+    on the command line, and a keyword in Python.
+    """
     text = shown(value)
     part = f"{name}={text}" if text else name
     return f"{_OPEN}{part.translate(_NO_MARKS)}{_CLOSE}"
