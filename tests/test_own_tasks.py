@@ -271,3 +271,16 @@ def test_an_example_without_the_field_of_its_task_is_one_line() -> None:
     )
     with pytest.raises(jaxdp.ConfigError, match=r"it has images, label, but no labels"):
         jaxdp.Trainer(Net(), bare, **RUN | {"run_dir": None}).fit()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_object_of_a_built_in_task_is_known_by_name() -> None:
+    weighted = tasks.Classification(4, label_smoothing=0.1, class_weights=(1, 2, 1, 1))
+    steady: dict[str, Any] = {"schedule": "constant", "warmup_fraction": 0.0}
+    trained = train(weighted, epochs=1, **steady)
+    assert trained.config.task_kwargs == {"label_smoothing": 0.1, "class_weights": [1, 2, 1, 1]}
+    loaded = jaxdp.load("run", model=Net())
+    np.testing.assert_array_equal(loaded.predict(IMAGES[:9]), trained.predict(IMAGES[:9]))
+    further = loaded.trainer(data=data(), progress=False).fit(epochs=2)
+    once = train(weighted, epochs=2, run_dir=None, **steady)
+    assert [row["loss"] for row in further.history] == [row["loss"] for row in once.history]

@@ -42,13 +42,16 @@ class Inputs:
 
     @property
     def has_own_task(self) -> bool:
-        """Whether a program gave the losses."""
-        return self.task is not None or self.loss is not None
+        """Whether a program gave losses that no name stands for."""
+        if self.task is not None:
+            return tasks.keywords_of(self.task) is None
+        return self.loss is not None
 
     def digests(self) -> dict[str, str]:
         """Returns the digests of the values that functions and optimizers hold, by setting."""
-        objects = {"task": self.task or self.loss, "optimizer": self.optimizer}
-        objects["learning_rate"] = self.schedule
+        objects: dict[str, Any] = {"optimizer": self.optimizer, "learning_rate": self.schedule}
+        if self.has_own_task:
+            objects["task"] = self.task or self.loss
         return {name: digest(value) for name, value in objects.items() if value is not None}
 
 
@@ -81,6 +84,8 @@ def take_inputs(given: Mapping[str, Any]) -> tuple[TrainConfig, Inputs]:
         refuse(values, "task")
         inputs["task" if is_task else "loss"] = task
         values["task"] = task.name if is_task else None
+        if is_task:  # a registered one can be made again by its name
+            values["task_kwargs"] = tasks.keywords_of(task) or {}
     _take_optimizer(values, inputs)
     if isinstance(values.get("init_from"), tuple):
         inputs["weights"], values["init_from"] = values["init_from"], OBJECT

@@ -10,7 +10,17 @@ from jaxdp.tasks.classification import Classification
 from jaxdp.tasks.loss_function import batch_loss, from_loss
 from jaxdp.tasks.regression import Regression
 from jaxdp.tasks.segmentation import Segmentation
-from jaxdp.tasks.task import Sums, Task, candidates, create, kind_of, names, ratio, register
+from jaxdp.tasks.task import (
+    Sums,
+    Task,
+    candidates,
+    create,
+    keywords_of,
+    kind_of,
+    names,
+    ratio,
+    register,
+)
 
 __all__ = [
     "Classification",
@@ -22,6 +32,7 @@ __all__ = [
     "candidates",
     "create",
     "from_loss",
+    "keywords_of",
     "kind_of",
     "names",
     "ratio",

@@ -185,6 +185,21 @@ def create(
     return task(num_classes, class_names, **kwargs)
 
 
+def keywords_of(task: Task) -> dict[str, Any] | None:
+    """Returns the keywords with which `create` makes a task again, in the types of YAML; None for a
+    task of one's own, whose class is not registered under its name.
+    """
+    if names().get(task.name) is not type(task):
+        return None
+    fields = dataclasses.fields(task)[2:]  # without `num_classes` and `class_names`
+    values = {each.name: getattr(task, each.name) for each in fields}
+    return {
+        each.name: [*values[each.name]] if isinstance(each.default, tuple) else values[each.name]
+        for each in fields
+        if values[each.name] != each.default
+    }
+
+
 def check_choice(keyword: str, value: str, choices: Sequence[str]) -> None:
     """Raises ConfigError if the value of a task's keyword is not among the choices."""
     if value not in choices:
