@@ -41,7 +41,6 @@ QUICK = "--global-batch-size 64 --devices 2 --eval-every 100 --run-dir run"
 
 
 @pytest.mark.usefixtures("no_pictures", "registries")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_example_trains_and_is_found_again(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -96,3 +95,15 @@ def test_the_loop_trains_to_the_bits_of_the_trainer_and_goes_on(
             assert all(same), field
     other = train_by_loop(tmp_path / "other", 4, 1, 0.04)  # the comparison can tell
     assert not np.array_equal(other.params["head"]["kernel"], own.params["head"]["kernel"])
+
+
+def test_the_port_of_a_lightning_module_trains_alike_on_one_device_and_on_eight() -> None:
+    """tests/reference compares it with PyTorch."""
+    train_port = runpy.run_path(str(EXAMPLES / "from_lightning.py"))["train"]
+    one, eight = (
+        train_port(epochs=3, batch=120, examples=240, devices=devices, log_every=1, progress=False)
+        for devices in (1, 8)
+    )
+    losses = [[row["loss"] for row in each.history] for each in (one, eight)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert losses[0][-1] < losses[0][0]

@@ -14,6 +14,9 @@ from jaxdp.models.registry import (
     names,
     parameter_count,
     register,
+    require_count,
+    require_known,
+    require_rate,
     tasks_of,
 )
 from jaxdp.models.resnet import ResNet
@@ -32,5 +35,8 @@ __all__ = [
     "names",
     "parameter_count",
     "register",
+    "require_count",
+    "require_known",
+    "require_rate",
     "tasks_of",
 ]
