@@ -284,3 +284,123 @@ def test_an_object_of_a_built_in_task_is_known_by_name() -> None:
     further = loaded.trainer(data=data(), progress=False).fit(epochs=2)
     once = train(weighted, epochs=2, run_dir=None, **steady)
     assert [row["loss"] for row in further.history] == [row["loss"] for row in once.history]
+
+
+class Distillation(tasks.Classification):
+    """The teacher reads the images; its rounding depends on the number of them."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        object.__setattr__(self, "teacher", Net())
+
+    def losses(self, outputs: Array, batch: Any) -> Array:
+        teacher: Any = self.teacher  # pyright: ignore[reportAttributeAccessIssue]
+        return ((outputs - teacher(batch["images"])) ** 2).sum(-1)
+
+
+def by_frequency(outputs: Array, labels: Array) -> Array:
+    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
+    return losses / (jnp.bincount(labels, length=4) / len(labels))[labels]
+
+
+def by_length(outputs: Array, labels: Array) -> Array:
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, labels) / len(labels)
+
+
+class Paired(tasks.Classification):
+    def divisors(self, outputs: Array, batch: Any) -> Array:
+        return jnp.ones(len(outputs)) * batch["labels"].mean()
+
+
+@pytest.mark.parametrize("task", [by_frequency, by_length, Paired(4)])
+def test_a_loss_that_reads_other_targets_or_the_length_of_the_batch_is_refused(task: Any) -> None:
+    with pytest.raises(jaxdp.ConfigError, match="changes with the other examples that a device"):
+        train(task, run_dir=None)
+
+
+def test_a_teacher_is_no_comparison_of_examples() -> None:
+    assert train(Distillation(), steps=1, run_dir=None).status == "done"
+
+
+class Noisy(Sigmoid):
+    """A loss over the batch that reads the images, with a key of its own."""
+
+    over_batch = True
+
+    def losses(self, outputs: Array, batch: Any) -> Array:
+        noise = jax.random.normal(jax.random.key(0), outputs.shape)
+        bright = batch["images"].mean((1, 2, 3))
+        return super().losses(outputs + 0.01 * noise, batch) + (bright - bright.mean()) ** 2
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_loss_over_the_batch_reads_all_images() -> None:
+    one, two = (train(Noisy(4), steps=2, devices=count, run_dir=None) for count in (1, 2))
+    np.testing.assert_allclose(
+        [row["loss"] for row in one.history], [row["loss"] for row in two.history], rtol=1e-5
+    )
+
+
+def make_loss(key: Any, factors: Any) -> Any:
+    def loss(outputs: Array, labels: Array) -> Array:
+        noise = jax.random.uniform(key, (4,))
+        return squared(outputs * factors[0] + 0 * noise, labels) * factors[1]
+
+    return loss
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_keys_in_a_loss_are_digested_and_numbers_do_not_run_together() -> None:
+    assert train(make_loss(jax.random.key(3), (1, 1)), steps=1).status == "done"
+    key = jax.random.key(0)
+    digests = {digest(make_loss(key, each)) for each in ((1, 23), (12, 3), (1, 2, 3), (12, 12, 3))}
+    assert len(digests) == 4
+    assert digest(make_loss(key, (1, 2))) != digest(make_loss(jax.random.key(1), (1, 2)))
+    assert digest({1, 2}) == digest({2, 1}) != digest({1, 3})
+    texts = ("lambda x: abs(x)", "lambda x: pow(x, 2)")  # as in a notebook
+    assert len({digest(eval(compile(text, "<cell>", "eval"))) for text in texts}) == 2
+
+
+def test_a_result_of_early_stopping_is_not_continued_to_a_worse_one() -> None:
+    settings: dict[str, Any] = {"early_stop": 3, "optimizer": "sgd", "schedule": "constant"}
+    settings |= {"warmup_fraction": 0.0, "run_dir": None}
+    first = train(None, epochs=8, learning_rate=0.02, **settings)
+    trainer = jaxdp.Trainer(Net(), data(), **RUN | settings | {"learning_rate": 50.0})
+    further = trainer.fit(resume=first, epochs=12)
+    assert further.step == first.step
+    assert further.metrics["validation"]["loss"] == first.metrics["validation"]["loss"]
+    steps = [row["step"] for row in further.history if row["split"] == "validation"]
+    assert steps == sorted(set(steps))
+    other = jaxdp.Trainer(Net(), data(), squared, **RUN | {"run_dir": None})
+    with pytest.raises(jaxdp.ConfigError, match="task=squared: the result was trained with a task"):
+        other.fit(resume=first, epochs=12)
+
+
+def test_validation_items_that_may_change_are_asked_for_as_well() -> None:
+    items = list(zip(IMAGES, LABELS, strict=True))
+    mixed = from_dataset(items, validation=Drawn())
+    trainer = jaxdp.Trainer(Net(), mixed, **RUN | {"run_dir": None})
+    assert trainer.config.data_placement == "host"
+
+
+def test_names_that_cannot_be_meant_are_left_out() -> None:
+    items = Drawn()
+    items.classes = ["a", "b", "c", "d", "e"]  # the last one has no examples here
+    assert from_dataset(items).num_classes == 5
+    for names in (["a", "b"], ["a"] * 64):
+        items.classes = names
+        assert from_dataset(items).class_names == ()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_another_task_than_that_of_the_run_is_refused() -> None:
+    train(squared, steps=1)
+    with pytest.raises(jaxdp.ConfigError, match="the run was trained with squared; give that"):
+        jaxdp.load("run", model=Net(), task=own_metric)
+    with pytest.raises(jaxdp.ConfigError, match="must be a task object or a loss function"):
+        jaxdp.load("run", model=Net(), task=Sigmoid)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_misspelt_metric_is_named() -> None:
+    with pytest.raises(jaxdp.ConfigError, match="did you mean accuracy"):
+        train(None, callbacks=[EarlyStopping("acuracy")], run_dir=None)

@@ -72,11 +72,14 @@ def load(
             f" load({str(run_dir)!r}, model=...)"
         )
         raise ConfigError("model", config.model, remedy)
-    if task is not None and not (isinstance(task, tasks.Task) or callable(task)):
-        raise ConfigError("task", task, "must be a task object or a loss function")
     is_task = isinstance(task, tasks.Task)
+    if task is not None and (isinstance(task, type) or not (is_task or callable(task))):
+        raise ConfigError("task", task, "must be a task object or a loss function")
     inputs = Inputs(model=model, task=task if is_task else None, loss=None if is_task else task)
     own_task = create_task(config, description, inputs)
+    if description.own_task and own_task.name != description.own_task:
+        problem = f"the run was trained with {description.own_task}; give that"
+        raise ConfigError("task", own_task.name, problem)
     saved_step, state = restore(directory, config, description, step, model)
     summary = directory.read("summary.json")
     result = LoadedResult(

@@ -146,7 +146,7 @@ class Trainer:
             say_again("trains anew from the initial weights; fit(resume=result) continues a result")
         self._has_fitted = True
         if before is not None:
-            _check_same_batch(settings.get("resume"), setup)
+            _check_continues(settings.get("resume"), setup)
         if before is not None and run_dir is not None:
             remedy = "the result to resume has no folder; save it, and resume its folder"
             raise ConfigError("run_dir", run_dir, remedy)
@@ -204,14 +204,18 @@ def _starting_from(given: Any) -> Any:
     return str(given) if isinstance(given, pathlib.Path) else given
 
 
-def _check_same_batch(before: Any, setup: Setup) -> None:
-    """Raises ConfigError for a result that was trained with batches of another size, by which its
+def _check_continues(before: Any, setup: Setup) -> None:
+    """Raises ConfigError for a result of another task, or of batches of another size, by which its
     steps count epochs.
     """
     then, now = before.config.global_batch_size, setup.config.global_batch_size
     if then != now:
         remedy = f"the result has steps of {then} examples; use that, or start from its weights"
         raise ConfigError("global_batch_size", now, f"{remedy} with {flag('init_from')}")
+    then, now = before.description.own_task, setup.description.own_task
+    if then != now:
+        remedy = f"the result was trained with {then or 'a task by name'}; give that"
+        raise ConfigError("task", now or setup.config.task, remedy)
 
 
 def _continuing(settings: Mapping[str, Any]) -> tuple[dict[str, Any], RunOutcome | None]:

@@ -30,6 +30,7 @@ class Inputs:
         optimizer: has its own learning rate.
         schedule: learning rate as a function of the step.
         weights: to start from: what they are called, arrays by name, and the classes.
+        digests: of the values that losses and optimizers held when they were given, by setting.
     """
 
     model: nnx.Module | None = None
@@ -39,6 +40,7 @@ class Inputs:
     optimizer: optax.GradientTransformation | None = None
     schedule: optax.Schedule | None = None
     weights: tuple[str, Mapping[str, Any], tuple[str, ...]] | None = None
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     @property
     def has_own_task(self) -> bool:
@@ -46,13 +48,6 @@ class Inputs:
         if self.task is not None:
             return tasks.keywords_of(self.task) is None
         return self.loss is not None
-
-    def digests(self) -> dict[str, str]:
-        """Returns the digests of the values that functions and optimizers hold, by setting."""
-        objects: dict[str, Any] = {"optimizer": self.optimizer, "learning_rate": self.schedule}
-        if self.has_own_task:
-            objects["task"] = self.task or self.loss
-        return {name: digest(value) for name, value in objects.items() if value is not None}
 
 
 NOTHING = Inputs()  # everything by name
@@ -89,7 +84,12 @@ def take_inputs(given: Mapping[str, Any]) -> tuple[TrainConfig, Inputs]:
     _take_optimizer(values, inputs)
     if isinstance(values.get("init_from"), tuple):
         inputs["weights"], values["init_from"] = values["init_from"], OBJECT
-    return TrainConfig.of(**values), Inputs(**inputs)
+    taken = Inputs(**inputs)
+    objects: dict[str, Any] = {"optimizer": taken.optimizer, "learning_rate": taken.schedule}
+    if taken.has_own_task:
+        objects["task"] = taken.task or taken.loss
+    digests = {name: digest(value) for name, value in objects.items() if value is not None}
+    return TrainConfig.of(**values), dataclasses.replace(taken, digests=digests)
 
 
 def _take_model(values: dict[str, Any], inputs: dict[str, Any]) -> None:
@@ -109,7 +109,8 @@ def _take_model(values: dict[str, Any], inputs: dict[str, Any]) -> None:
             f"note: {names} in a model: each sees the examples of one device only, so that results"
             " depend on the number of devices; the layers of jaxdp.models.layers do not"
         )
-    if any(getattr(module, "axis_name", None) for module in modules):
+    of_flax = [each for each in modules if type(each).__module__.startswith("flax.")]
+    if any(getattr(module, "axis_name", None) for module in of_flax):
         remedy = (
             "a layer of it names an axis of devices (axis_name), which only some strategies have;"
             " leave it out, or use jaxdp.models.layers.BatchNorm"

@@ -204,10 +204,9 @@ def _with_placement(
     config: TrainConfig, dataset: Dataset, device_memory: float | int
 ) -> TrainConfig:
     if config.data_placement is None:
-        splits = dataset.splits().values()
-        needed = sum(split.bytes for split in splits if isinstance(split, Split))
-        fits = needed <= DEVICE_DATA_FRACTION * device_memory
-        if fits and isinstance(dataset.train, Split) and dataset.train.source.may_change:
+        splits = [split for split in dataset.splits().values() if isinstance(split, Split)]
+        fits = sum(split.bytes for split in splits) <= DEVICE_DATA_FRACTION * device_memory
+        if fits and any(split.source.may_change for split in splits):
             fits = False
             once = f"{flag('data_placement', 'device')} reads them once"
             say(f"note: the examples of {dataset.name} are asked for in each epoch; {once}")

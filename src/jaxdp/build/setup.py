@@ -270,7 +270,9 @@ def create_setup(
     setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
     if training:
         _check_training(setup, asked)
-        check_losses(task, inputs, setup.examples.source("train"), facts.outputs)
+        if inputs.has_own_task and not task.over_batch:
+            evaluated = dataclasses.replace(preprocess, augmentations=())
+            check_losses(task, setup.examples.source("train"), evaluated, facts.outputs)
     return setup
 
 

@@ -118,11 +118,12 @@ class EarlyStopping:
         if self.larger_is_better is not None:
             return self.larger_is_better
         name, larger = run.setup.step_config.task.best_metric
-        if name == self.metric:
-            return larger
         base = self.metric.partition("/")[0]
+        if name in (self.metric, base):
+            return larger
         if base not in _LOWER_IS_BETTER | _LARGER_IS_BETTER:
-            remedy = "say whether larger is better, with larger_is_better=true or false"
+            known = nearest(self.metric, [*_LOWER_IS_BETTER, *_LARGER_IS_BETTER])
+            remedy = f"say whether larger is better, with larger_is_better=true or false; {known}"
             raise ConfigError("callbacks", f"early_stopping:metric={self.metric}", remedy)
         return base in _LARGER_IS_BETTER
 

@@ -24,8 +24,9 @@ class RunRecord:
         The history then records that the run has started or resumed, and what has changed.
         """
         directory, setup = _directory(run), run.setup
-        examples = fingerprint(setup.dataset.train)
-        sources = source_files.digests() | setup.inputs.digests()
+        train = setup.examples.source("train")
+        examples = "" if train.source.may_change else fingerprint(train)
+        sources = source_files.digests() | setup.inputs.digests
         facts: dict[str, Any] = {}
         if event.resumed:
             changed = directory.changed_settings(setup.config)
@@ -62,7 +63,7 @@ def _changed_examples(directory: RunDirectory, dataset: str, now: str) -> dict[s
     """
     with contextlib.suppress(ConfigError):  # no file has the former fingerprint
         before = directory.read("dataset.json").get("fingerprint")
-        if before not in (None, now):
+        if before and now and before != now:
             warn(f"{dataset} has other examples than when {directory.path} began, though as many")
             return {"examples": [before, now]}
     return {}

@@ -77,7 +77,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         on_bad_example=on_bad_example,
         augment=augment,
         seed=seed,
-        class_names=tuple(class_names) or _known_names(train, task),
+        class_names=tuple(class_names) or None,
     )
     splits: dict[str, Any] = {
         split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
@@ -85,17 +85,20 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         if items is not None
     }
     request.check_not_empty(splits)
-    train = splits["train"]
+    objects, train, names = train, splits["train"], ()
     first = next(look_through(train.__getitem__, range(len(train)), "train", request))
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task == "classification":
         labels = [source.labels() for source in splits.values()]
         classes = 1 + max(max(each, default=0) for each in labels)
         warn_without_0(labels[0], request)
+        if not class_names and num_classes is None:
+            names = _known_names(objects, classes)
     dataset = Dataset(
         **splits,
         task=task,
-        num_classes=classes,
+        num_classes=len(names) or classes,
+        class_names=names,
         dtype=first["images"].dtype.name,
         name=name,
         instances=request.config.instances and task == "segmentation",
@@ -103,17 +106,18 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     return complete(dataset, request)
 
 
-def _known_names(items: Any, task: str) -> tuple[str, ...] | None:
-    """Returns the names of the classes of labels that an object of another library knows."""
-    if task != "classification":
-        return None
+def _known_names(items: Any, classes: int) -> tuple[str, ...]:
+    """Returns the names that an object of another library has for its classes; none if they cannot
+    be meant, since there are fewer than classes, or some are equal.
+    """
     features: Any = getattr(items, "features", None)
     known = [getattr(items, "classes", None)]
     if isinstance(features, Mapping):
         fields = [features.get(key) for key in USUAL["fields"]["labels"]]
         known += [getattr(field, "names", None) for field in fields]
     names = next((each for each in known if isinstance(each, list | tuple) and each), ())
-    return tuple(map(str, names)) or None
+    names = tuple(map(str, names))
+    return names if len(set(names)) == len(names) >= classes else ()
 
 
 class Items(BaseSource):

@@ -107,7 +107,7 @@ def check_dataset(
             given = dataset.settings.augment if dataset.settings is not None else None
             others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
             dataset = dataclasses.replace(dataset, augment=given or (), defaults=others)
-    if is_resized or not dataset.mean:
+    if is_resized or not (dataset.mean and dataset.std):
         dataset = measure_pixels(dataset, splits, resize if is_resized else None, request)
     revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
     return _of_splits(dataset, revised)

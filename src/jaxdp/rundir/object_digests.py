@@ -2,17 +2,21 @@
 detects that it continues with others.
 """
 
+import dataclasses
 import functools
 import hashlib
+import os
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 _DEEPEST = 20  # objects in objects
+_PLAIN = bool | int | float | complex | str | bytes | types.NoneType
 
 
 def digest(value: Any) -> str:
@@ -23,45 +27,65 @@ def digest(value: Any) -> str:
     of a function without a file, as in a notebook.
     """
     found = hashlib.sha256()
-    for piece in _pieces(value, 0, set()):
-        found.update(piece)
+    for piece in _pieces(value, 0, {}):
+        found.update(f"{len(piece)}:".encode() + piece)
     return found.hexdigest()
 
 
-def _pieces(value: Any, depth: int, seen: set[int]) -> Iterator[bytes]:
-    """Yields a canonical description of an object; an object that was seen counts once."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+def _pieces(value: Any, depth: int, seen: dict[int, Any]) -> Iterator[bytes]:
+    """Yields a canonical description of an object.
+
+    Args:
+        seen: the objects that were described, by their address; an object is described once.
+    """
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "O":
+        value = value.tolist()
+    if isinstance(value, _PLAIN):
         yield repr(value).encode()
-        return
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    elif isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         yield f"{array.dtype}{array.shape}".encode() + array.tobytes()
-        return
-    if id(value) in seen or depth > _DEEPEST or isinstance(value, types.ModuleType | type):
-        return
-    seen.add(id(value))
-    yield type(value).__qualname__.encode()
-    for part in _parts(value):
-        yield from _pieces(part, depth + 1, seen)
+    elif id(value) in seen:
+        yield f"object {[*seen].index(id(value))}".encode()
+    elif depth < _DEEPEST and not isinstance(value, types.ModuleType | type):
+        seen[id(value)] = value
+        parts = _parts(value)
+        yield f"{type(value).__qualname__} {len(parts)}".encode()
+        for part in parts:
+            yield from _pieces(part, depth + 1, seen)
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, nnx.Module):
-        return jax.tree.leaves(nnx.to_pure_dict(nnx.state(value)))
-    if isinstance(value, Mapping):
-        return [part for pair in value.items() for part in pair]
-    if isinstance(value, tuple | list):
-        return list(value)
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, types.FunctionType):
-        code = value.__code__
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        own = [] if not code.co_filename.startswith("<") else [code.co_code, *code.co_consts]
-        return [value.__qualname__, value.__defaults__, value.__kwdefaults__, *cells, *own]
+    match value:
+        case Mapping():
+            return [part for pair in value.items() for part in pair]
+        case set() | frozenset():
+            return sorted(map(repr, value))
+        case tuple() | list() | range():
+            return list(value)
+        case functools.partial():
+            return [value.func, value.args, value.keywords]
+        case types.MethodType():
+            return [value.__func__, value.__self__]
+        case types.CodeType():
+            return [value.co_code, value.co_names, value.co_consts]
+        case types.FunctionType():
+            return _parts_of_function(value)
+        case nnx.Module():
+            plain = {name: each for name, each in vars(value).items() if isinstance(each, _PLAIN)}
+            return [plain, *jax.tree.leaves(nnx.to_pure_dict(nnx.state(value)))]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
     return [vars(value)] if hasattr(value, "__dict__") else []
+
+
+def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    has_file = os.path.exists(function.__code__.co_filename)
+    own = function.__qualname__ if has_file else function.__code__
+    return [own, function.__defaults__, function.__kwdefaults__, *cells]
 
 
 def _is_filled(cell: types.CellType) -> bool:

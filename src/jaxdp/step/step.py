@@ -266,8 +266,8 @@ def _seen_by_task(
     """
     if not task.over_batch:
         return outputs, batch, batch
-    fields = {name: values for name, values in batch.items() if name != "images"}
-    examples = {name: replicas.join(values) for name, values in fields.items()}
+    # XLA leaves out what no loss reads, such as the images of other replicas.
+    examples = {name: replicas.join(values) for name, values in batch.items()}
     examples["present"] = examples["weights"]
     own = examples | {"weights": replicas.apart(batch["weights"])}
     return jax.tree.map(replicas.join, outputs), examples, own

@@ -84,9 +84,11 @@ def from_loss(
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
-    over_batch = isinstance(function, BatchLoss)
-    plain = function.function if isinstance(function, BatchLoss) else function
-    plain = getattr(plain, "func", plain)  # of a functools.partial
+    plain: Any = function
+    while (inner := getattr(plain, "func", getattr(plain, "__wrapped__", None))) is not None:
+        plain = inner  # of a functools.partial or a decorator, such as jax.jit
+    over_batch = isinstance(plain, BatchLoss)
+    plain = plain.function if over_batch else plain
     return LossTask(
         num_classes,
         tuple(class_names),
@@ -155,6 +157,9 @@ class LossTask(Task):
         values: dict[str, Any] = {"loss": returned}
         if isinstance(returned, tuple):
             values["loss"], extra = cast(tuple[Any, dict[str, Any]], returned)
+            if taken := extra.keys() & {"loss", "examples"}:
+                remedy = f"returns a value called {min(taken)}, as jaxdp does; rename it"
+                raise ConfigError("task", self.name, remedy)
             values |= {f"{_EXTRA}{name}": value for name, value in extra.items()}
         for name, value in values.items():
             shape = jnp.shape(value)

@@ -13,12 +13,12 @@ from jaxdp.build import model_size
 from jaxdp.build.setup import Setup
 from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.early_stopping import EarlyStopping
-from jaxdp.callbacks.events import Activity, Ended, Started
+from jaxdp.callbacks.events import Activity, Ended, Saving, Started
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.in_memory import BestInMemory
-from jaxdp.checkpoint.integrity import BestMetric
+from jaxdp.checkpoint.integrity import BestMetric, rank
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
@@ -33,6 +33,8 @@ from jaxdp.training.agreement import check_agreement
 from jaxdp.training.loop import Loop
 from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.stopping import Stopping
+
+_PLACE = ("step", "epoch", "split")  # of a row; the rest are metrics
 
 
 class TrainingRun:
@@ -181,9 +183,10 @@ class TrainingRun:
             start, (state, position) = saved, self._restore(saved)
             message = self._resumed_text(saved, position)
         elif before is not None:
-            start, position = before.step, before.position
-            loop.rows.extend(before.rows)
+            start, position = before.step, dict(before.position)
+            loop.rows.extend(row for row in before.rows if row["step"] <= start)
             state = transfer.continued(before.state, setup.shapes, setup.intervals.total_steps)
+            position |= self._keep_in_memory(start, state, position)
             message = f"continuing after step {start}"
         else:
             state = setup.create_state()
@@ -197,6 +200,24 @@ class TrainingRun:
         event = Started(start, start > 0, message, loop.counters.evaluation_due)
         self._callbacks.call("on_start", event)
         return setup.strategy.restore(state), start
+
+    def _keep_in_memory(
+        self, step: int, state: TrainState, position: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Keeps the state that the run continues as the best so far, if it was evaluated. Returns
+        what changes in the position: the rank of this state is the best.
+        """
+        memory = self._checkpoints
+        if not isinstance(memory, BestInMemory):
+            return {}
+        rows = [
+            row for row in self._loop.rows if (row["step"], row["split"]) == (step, "validation")
+        ]
+        if not rows:
+            return {"best": None}
+        metrics = {name: value for name, value in rows[-1].items() if name not in _PLACE}
+        memory.kept = Saving(step, state, position, metrics)
+        return {"best": rank(metrics, memory.best_metric)}
 
     def _resumed_text(self, saved: int, position: Mapping[str, Any]) -> str:
         """Returns a message for the user about the checkpoint at which the run resumes."""
