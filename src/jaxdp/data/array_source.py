@@ -219,6 +219,6 @@ def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) 
 
 def warn_without_0(labels: Any, request: Request) -> None:
     """Warns if training labels seem to count from 1."""
-    if np.min(labels, initial=1) > 0:
+    if len(labels) and np.min(labels) > 0:
         remedy = "number the classes from 0 on, e.g. by labels - labels.min()"
         warn(f"{request.config.dataset}: no training label is 0: class 0 is empty; {remedy}")
