@@ -77,7 +77,7 @@ def load(
         raise ConfigError("task", task, "must be a task object or a loss function")
     inputs = Inputs(model=model, task=task if is_task else None, loss=None if is_task else task)
     own_task = create_task(config, description, inputs)
-    if description.own_task and own_task.name != description.own_task:
+    if task is not None and description.own_task and own_task.name != description.own_task:
         problem = f"the run was trained with {description.own_task}; give that"
         raise ConfigError("task", own_task.name, problem)
     saved_step, state = restore(directory, config, description, step, model)

@@ -82,7 +82,10 @@ class Setup:
         found, task = self.dataset.describe(), self.step_config.task
         if not self.inputs.has_own_task:
             return found
-        return dataclasses.replace(found, own_task=task.name, best_metric=task.best_metric)
+        own_loss = self.inputs.loss is not None
+        return dataclasses.replace(
+            found, own_task=task.name, own_loss=own_loss, best_metric=task.best_metric
+        )
 
     @property
     def examples(self) -> Examples:

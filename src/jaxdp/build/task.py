@@ -7,6 +7,7 @@ from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.model import check_decided
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError, flag
+from jaxdp.text.console import warn
 
 
 def create_task(
@@ -35,12 +36,7 @@ def create_task(
     names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
     if inputs.loss is not None:
         return tasks.from_loss(inputs.loss, kind=dataset.answer, **names)
-    if own_task := getattr(dataset, "own_task", ""):  # of a run
-        remedy = (
-            "is a task object or a loss function of the program that trained the run, which its"
-            " folder does not hold; give it in Python, e.g. jaxdp.load(run, task=...)"
-        )
-        raise ConfigError("task", own_task, remedy)
+    _check_known(dataset)
     check_decided("task_kwargs", config.task_kwargs)
     flags = {
         "loss": config.loss,
@@ -64,3 +60,15 @@ def create_task(
             raise
         remedy = f"{error.remedy.template} (for {dataset.task})"
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error
+
+
+def _check_known(dataset: Any) -> None:
+    """Raises ConfigError for the dataset of a run with a task object, and warns for the dataset of
+    a run with a loss function.
+    """
+    if own_task := getattr(dataset, "own_task", ""):
+        give = "which its folder does not hold: give it in Python, e.g. jaxdp.load(run, task=...)"
+        if not dataset.own_loss:
+            remedy = f"is a task object of the program that trained the run, {give}"
+            raise ConfigError("task", own_task, remedy)
+        warn(f"the run was trained with the loss function {own_task}, {give}; losses are others")

@@ -258,12 +258,14 @@ class Description(DatasetInfo):
             None for a run of version 0.3 or earlier, which does not record it.
         own_task: name of the task object or loss function that a program gave; empty if the task is
             known by name.
+        own_loss: whether that is a loss function, which does not change predictions.
         best_metric: by which such a run ranks checkpoints, and whether larger is better.
     """
 
     examples: dict[str, int]
     named: bool | None = None
     own_task: str = ""
+    own_loss: bool = False
     best_metric: tuple[str, bool] | None = None
 
     @property

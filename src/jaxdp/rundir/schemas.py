@@ -32,6 +32,7 @@ class Dataset(TypedDict):
     mask_values: NotRequired[list[Count]]
     fingerprint: NotRequired[str]
     own_task: NotRequired[str]
+    own_loss: NotRequired[bool]
     best_metric: NotRequired[tuple[str, bool] | None]
 
 
