@@ -7,6 +7,7 @@ python examples/from_lightning.py
 """
 
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ class Digits:  # class Digits(torch.utils.data.Dataset):
     """Images of digits, with the number and the share of ink."""
 
     def __init__(self, begin, end):
-        bunch = load_digits()
+        bunch: Any = load_digits()
         self.images = (bunch.images[begin:end, :, :, None] * 15).astype(np.uint8)
         self.numbers = bunch.target[begin:end].astype(np.int32)
 
