@@ -415,3 +415,15 @@ def test_another_task_than_that_of_the_run_is_refused() -> None:
 def test_a_misspelt_metric_is_named() -> None:
     with pytest.raises(jaxdp.ConfigError, match="did you mean accuracy"):
         train(None, callbacks=[EarlyStopping("acuracy")], run_dir=None)
+
+
+def of_sixteen(outputs: Array, labels: Array) -> Array:
+    if len(outputs) != 16:
+        raise ValueError("only batches of 16")
+    return squared(outputs, labels)
+
+
+def test_a_loss_that_cannot_be_checked_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(of_sixteen, steps=1, devices=1, run_dir=None).status == "done"
+    note = "note: whether of_sixteen compares examples was not checked: only batches of 16"
+    assert note in capsys.readouterr().err

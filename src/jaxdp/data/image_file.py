@@ -13,13 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data import netpbm, tiff
 from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
 from jaxdp.data.masks import check_zero, to_class_numbers
+from jaxdp.data.orientation import size_of, upright
 from jaxdp.data.resize import Resize
 from jaxdp.runtime import platform
 from jaxdp.text.console import say
@@ -35,10 +36,6 @@ FLATTENED = "transparent: laid on black"
 FIRST = "more than one picture: the first is taken"
 
 _PHOTOGRAPHS = ("JPEG", "MPO")
-# Chunks of a PNG file that may hold an orientation, even after its pixels, and how many bytes are
-# searched.
-_METADATA = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
-_TAIL = 2**18
 # Tags of TIFF.
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _SOFTWARE = 258, 262, 270, 305
 
@@ -134,49 +131,11 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
             return Header(
                 1 if is_grey(image) else 3,
                 dtype,
-                (_size_of(image),),
+                (size_of(image),),
                 transparent=image.has_transparency_data,
                 reduced=dtype == "uint8" and any(";16B" in str(tile.args) for tile in tiles),
             )
     return None
-
-
-def _size_of(image: Image.Image) -> Size:
-    """Returns the height and width of the rotated image."""
-    if image.format == "TIFF" or image.height == image.width:  # for TIFF they are
-        return image.height, image.width
-    file: Any = getattr(image, "fp", None)
-    if image.format == "PNG" and "exif" not in image.info and file is not None:
-        place, end = file.tell(), file.seek(0, 2)
-        file.seek(max(end - _TAIL, 0))
-        tail = file.read()
-        file.seek(place)
-        if any(kind in tail for kind in _METADATA):
-            image.load()
-    turned = _orientation(image) in tiff.SIDEWAYS
-    return image.size if turned else (image.height, image.width)
-
-
-def _orientation(image: Image.Image) -> int:
-    """Returns the orientation of a picture from the part that has been read."""
-    with contextlib.suppress(Exception):  # broken metadata cause no rotation
-        return Image.Image.getexif(image).get(tiff.ORIENTATION, 1)
-    return 1
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Returns a picture with its tag Orientation applied, and leaves the original unchanged."""
-    # Pillow rotates TIFF itself, but 13.0 maps a file with a known name by the rotated size.
-    file: Any = image
-    name = file.filename if image.format == "TIFF" else None
-    if name:
-        file.filename = ""
-    try:
-        image.load()
-    finally:
-        if name:
-            file.filename = name
-    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
@@ -369,7 +328,7 @@ def _as_stored(opened: Image.Image) -> _Stored:
             if tile.args[1] != (opened.width + 31) // 32 * 4:  # bytes in a row
                 problem = "two colours of 4 or 8 bits, which Pillow misreads; save it as PNG"
                 raise ValueError(problem)
-    image = _upright(opened)
+    image = upright(opened)
     opacity = int(image.has_transparency_data)
     if opened.format != "TIFF" or image.mode not in ("1", "L"):
         return _Stored(image, opacity, 1)
@@ -389,7 +348,7 @@ def _read_by_pillow(file: Any, resize: Resize | None = None, frame: int = 0) -> 
         if frame:
             image.seek(frame)
         if resize is not None and image.format in _PHOTOGRAPHS:
-            factor = resize.reduction(_size_of(image))
+            factor = resize.reduction(size_of(image))
             image.draft(None, (image.width // factor, image.height // factor))
         return _as_stored(image)._replace(images=count)
 

@@ -32,11 +32,12 @@ def digest(value: Any) -> str:
     return found.hexdigest()
 
 
-def _pieces(value: Any, depth: int, seen: dict[int, Any]) -> Iterator[bytes]:
+def _pieces(value: Any, depth: int, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
     """Yields a canonical description of an object.
 
     Args:
-        seen: the objects that were described, by their address; an object is described once.
+        seen: number of each object that was described, by its address, and the object, so that the
+            address stays its own.
     """
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
@@ -48,9 +49,9 @@ def _pieces(value: Any, depth: int, seen: dict[int, Any]) -> Iterator[bytes]:
         array = np.asarray(value)
         yield f"{array.dtype}{array.shape}".encode() + array.tobytes()
     elif id(value) in seen:
-        yield f"object {[*seen].index(id(value))}".encode()
+        yield f"object {seen[id(value)][0]}".encode()
     elif depth < _DEEPEST and not isinstance(value, types.ModuleType | type):
-        seen[id(value)] = value
+        seen[id(value)] = len(seen), value
         parts = _parts(value)
         yield f"{type(value).__qualname__} {len(parts)}".encode()
         for part in parts:
