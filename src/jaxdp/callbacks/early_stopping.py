@@ -122,7 +122,7 @@ class EarlyStopping:
         if name in (self.metric, base):
             return larger
         if base not in _LOWER_IS_BETTER | _LARGER_IS_BETTER:
-            known = nearest(self.metric, [*_LOWER_IS_BETTER, *_LARGER_IS_BETTER])
+            known = nearest(self.metric, sorted(_LOWER_IS_BETTER | _LARGER_IS_BETTER))
             remedy = f"say whether larger is better, with larger_is_better=true or false; {known}"
             raise ConfigError("callbacks", f"early_stopping:metric={self.metric}", remedy)
         return base in _LARGER_IS_BETTER

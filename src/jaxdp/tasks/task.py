@@ -193,11 +193,8 @@ def keywords_of(task: Task) -> dict[str, Any] | None:
         return None
     fields = dataclasses.fields(task)[2:]  # without `num_classes` and `class_names`
     values = {each.name: getattr(task, each.name) for each in fields}
-    return {
-        each.name: [*values[each.name]] if isinstance(each.default, tuple) else values[each.name]
-        for each in fields
-        if values[each.name] != each.default
-    }
+    changed = [each.name for each in fields if values[each.name] != each.default]
+    return {name: np.asarray(values[name]).tolist() for name in changed}
 
 
 def check_choice(keyword: str, value: str, choices: Sequence[str]) -> None:
