@@ -286,7 +286,7 @@ def test_an_example_without_the_field_of_its_task_is_one_line() -> None:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_an_object_of_a_built_in_task_is_known_by_name() -> None:
-    weights = tuple(np.array([1.0, 2.0, 1.0, 1.0], np.float32))  # which YAML does not know
+    weights = tuple(np.array([1.0, 2.0, 1.0, 1.0]))  # which YAML does not know
     weighted = tasks.Classification(4, label_smoothing=0.1, class_weights=weights)
     steady: dict[str, Any] = {"schedule": "constant", "warmup_fraction": 0.0}
     trained = train(weighted, epochs=1, **steady)
