@@ -50,7 +50,7 @@ def main(config: DevicesConfig) -> int:
         texts = group.all_gather_text("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         message = for_command(error) if isinstance(error, ConfigError) else None
-        processes.exit_and_notify(error, exit_code(error), message, "jaxdp.devices")
+        processes.notify_peers_of_exit(error, exit_code(error), message, "jaxdp.devices")
         raise
     if group.index == 0:
         found = [json.loads(text) for text in texts]

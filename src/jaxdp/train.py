@@ -32,7 +32,8 @@ def main(config: TrainConfig) -> int:
     """Trains as configured, prints the result and returns the exit code.
 
     Raises:
-        ConfigError: for settings that cannot work, before anything is computed or written.
+        ConfigError: for settings that cannot work; most are found before anything is computed or
+            written.
     """
     with _peers_notified():
         signals = StopSignals(_SIGNALS)
@@ -76,7 +77,7 @@ def _peers_notified() -> Iterator[None]:
         yield
     except BaseException as error:
         code, reason = _code_and_reason(error)
-        processes.exit_and_notify(error, code, reason)
+        processes.notify_peers_of_exit(error, code, reason)
         if isinstance(error, StoppedAtStart):
             raise Exit(code, STOPPED_AT_START) from error
         if isinstance(error, OSError | FolderLocked):

@@ -1,7 +1,8 @@
-"""Fills in the settings that were not given: the only place that decides how a run trains by
-default, if that depends on other settings, the dataset or the devices.
+"""Fills in the defaults that depend on other settings, the dataset, the model or the devices.
 
-`with_saved` takes what the run to be resumed had. `with_dataset` takes what the dataset decides,
+Most constant defaults are in the declarations of their settings, in `config/`.
+
+`with_saved` keeps what the run to be resumed had. `with_dataset` takes what the dataset decides,
 and AdamW with its own rate for a training set of fewer than 512 examples. `with_task` fills in the
 loss, `with_strategy` the settings of the strategy, and `with_devices` what model and devices
 decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
@@ -41,8 +42,8 @@ DEFAULT_EPOCHS = 20
 FEWEST_DEFAULT_STEPS = 4
 SGD_RATE, OTHER_RATE = 0.1, 0.001
 _SGD_FAMILY = ("sgd", "momentum", "nesterov")
-# Learning rates of AdamW, which never blew up on 21 small sets. Instances do well with SGD there;
-# regression was not measured. Source: experiments/scripts/small_sets.py.
+# Learning rates of AdamW, which never blew up on 21 small sets. Instances do well with SGD there.
+# The rate of regression was not measured. Source: experiments/scripts/small_sets.py.
 SMALL_SET_RATES = {"classification": 3e-4, "segmentation": 1e-3, "regression": 1e-3}
 WARMUP_EPOCHS = 5
 ONECYCLE_WARMUP = 0.3
@@ -56,8 +57,9 @@ DEFAULT_GROUP = 32
 
 
 def with_saved(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with the batch norm, the batch size, the optimizer and its rate of the
-    run that they resume, if none are given: defaults change.
+    """Returns the settings with the batch norm, the batch size, the optimizer and the learning rate
+    of the run that they resume, where these are not given. Defaults may have changed since it
+    began.
     """
     if config.run_dir is None or config.resume == "never":
         return config
@@ -241,6 +243,7 @@ def with_lengths(config: TrainConfig, examples: int, inputs: Inputs) -> TrainCon
 
 def with_rate(config: Config, total_steps: int, steps_per_epoch: int = 0) -> Config:
     """Returns the settings with a peak learning rate, and a warm-up to it."""
+    # None stands for DEFAULT_OPTIMIZER, which is one of SGD's family.
     of_sgd = config.optimizer in (None, *_SGD_FAMILY)
     warmup = ONECYCLE_WARMUP if config.schedule == "onecycle" else 0.0
     is_large = int(config.global_batch_size or 0) > DEFAULT_BATCH_SIZE

@@ -52,7 +52,7 @@ class Setup:
     """A run, ready to train.
 
     Attributes:
-        config: all settings; none is None unless None is a value of its own.
+        config: all settings, filled in. A setting is None only if None is one of its values.
         step_config: the settings of a step.
         strategy: shares the step among devices.
         batches: which examples are in which step.
@@ -178,10 +178,10 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a run is built from, however its batch size and its lengths turn out.
+    """What a run is built from that does not depend on its batch size or its lengths.
 
     Attributes:
-        examples: of an epoch.
+        examples: of the training set; for evaluation, of the largest split.
         sizes: of the images that the model meets.
         facts: what tracing the model has shown.
         axes: of the mesh; None for data alone.
@@ -298,8 +298,8 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
         preprocess=parts.preprocess,
         scan=parts.devices[0].platform != "cpu",
     )
-    create_strategy = strategies.by_name(config.strategy)
-    strategy = create_strategy(
+    strategy_class = strategies.by_name(config.strategy)
+    strategy = strategy_class(
         step_config, parts.devices, parts.axes, shard_params=config.shard_params
     )
     strategy.check_rows({height for height, *_ in parts.sizes}, parts.facts.fewest_rows)

@@ -59,9 +59,9 @@ class OptimizationConfig(Settings):
     )
     optimizer: str | None = setting(
         None,
-        """{jaxdp.step.optim:OPTIMIZERS} (default: nesterov; adamw for a training set of your own of
-        fewer than 512 examples, unless you give --learning-rate, --lr-scaling or
-        --optimizer-kwargs)""",
+        """{jaxdp.step.optim:OPTIMIZERS} (default: the dataset's own; else nesterov, or adamw for
+        fewer than 512 training examples without instance labels, unless the dataset has a learning
+        rate or you give --learning-rate, --lr-scaling or --optimizer-kwargs)""",
         resume="start",
         each_fit=False,
         basic=True,
@@ -76,7 +76,8 @@ class OptimizationConfig(Settings):
     learning_rate: float | None = setting(
         None,
         """peak learning rate (default: the dataset's own; else 0.1 for sgd, momentum and nesterov,
-        otherwise 0.001; 0.0003 if adamw is chosen for a small training set of a classification)""",
+        otherwise 0.001; 0.0003 if jaxdp picks adamw for a small training set of a
+        classification)""",
         NON_NEGATIVE,
         resume="free",
         program=False,
@@ -86,8 +87,8 @@ class OptimizationConfig(Settings):
     lr_scaling: Literal["none", "linear", "sqrt"] = setting(
         "none",
         """scale the learning rate with the global batch size over 128, linearly or by its square
-        root, so that a recipe carries over to larger batches; schedules other than onecycle then
-        warm up for 5 epochs""",
+        root, so that a recipe carries over to larger batches; with a batch above 128, schedules
+        other than onecycle then warm up for 5 epochs, at most 0.3 of the steps""",
         resume="free",
         program=False,
         set_by="optimizer learning_rate",
@@ -102,7 +103,8 @@ class OptimizationConfig(Settings):
     warmup_fraction: float | None = setting(
         None,
         """fraction of the steps spent warming up to the peak learning rate (default: 0.3 for
-        onecycle, otherwise 0)""",
+        onecycle, otherwise 0; with --lr-scaling and a batch above 128, 5 epochs instead of 0, at
+        most 0.3 of the steps)""",
         FRACTION,
         resume="free",
         program=False,

@@ -70,10 +70,11 @@ def compile_then_barrier(function: Any, *args: Any) -> Any:
     return function(*args)
 
 
-def exit_and_notify(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
-    """Ends this process at once if it is one of several, and reports the reason to the others.
-
-    Does nothing otherwise.
+def notify_peers_of_exit(
+    error: BaseException, code: int, message: str | None, prog: str = PROG
+) -> None:
+    """Reports to the other processes why this process ends, and ends it at once. Returns if this
+    process is the only one.
 
     A normal exit would hang, because JAX would wait for the others, which wait for this process.
 

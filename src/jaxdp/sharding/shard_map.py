@@ -1,5 +1,5 @@
-"""Defines the strategy `shard_map`, which divides work like `pmap`, with one program per device
-under jit.
+"""Defines the strategy `shard_map`, in which each device computes a share of the batch, as in
+`pmap`. `jax.jit` compiles the program, which `jax.shard_map` runs on each device.
 """
 
 import functools

@@ -31,8 +31,9 @@ class Strategy(abc.ABC):
     """Base class of strategies: places the state, shards batches, wraps the step in a transform,
     and gathers the state to the host.
 
-    A subclass has a `name`, the one that it is registered under, and `_build`, which sets both
-    steps. Mostly these are what `_steps(Communication(...))` returns, wrapped in the transform.
+    A subclass is registered under its `name`. Its `_build` sets `train_step` and `eval_step`, or
+    its `prepare` if they depend on the shapes of the state. Most subclasses wrap what
+    `_steps(Communication(...))` returns in their transform.
 
     Args:
         step_config: the settings of a step.
@@ -43,7 +44,8 @@ class Strategy(abc.ABC):
     Attributes:
         train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
             memory of the old state, which cannot be used afterwards. Most strategies also take
-            several batches at once: `tracing.scan_steps`.
+            several batches at once: `tracing.scan_steps`. Without `takes_batches`, it takes the
+            number of the step instead of a batch.
         eval_step: (state, placed batch, placed constants) -> metric sums; of the constants it needs
             examples and moments.
 
@@ -57,13 +59,14 @@ class Strategy(abc.ABC):
     one_device: ClassVar[bool] = False  # whether it uses one device only
     one_process: ClassVar[str] = ""  # what to do with several processes, if it takes only one
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
-    # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
+    # Whether `train_step` takes placed batches; if not, it takes the number of a step, from 0 on.
     takes_batches: ClassVar[bool] = True
     # Whether a loss may compare the examples of a global batch that several devices compute.
     joins_batches: ClassVar[bool] = True
     # Settings that only some strategies have, and this one does, each with its default.
     settings: ClassVar[Mapping[str, Any]] = {}
-    # Settings that must stay at their defaults, and why; the strategy's name is put before it.
+    # Settings that must stay at their defaults, each with the rest of a sentence that begins with
+    # the strategy, such as "computes no microbatches; use 1".
     refuses: ClassVar[Mapping[str, str]] = {}
     train_step: TrainStep
     eval_step: EvalStep
@@ -308,6 +311,7 @@ def nearest_divisor(number: int, wanted: int) -> int:
 
 _strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding", "jaxdp.workers")
 register = _strategies.register
+"""Decorator that registers a subclass of `Strategy` under a name, e.g. `@register("pmap")`."""
 names = _strategies.entries
 by_name = _strategies.__getitem__
 

@@ -119,7 +119,9 @@ class TrainingRun:
         return self._loop.reader.paused()
 
     def stop(self, reason: str) -> None:
-        """Ends the run, as done, after the current step."""
+        """Ends the run, as done: after the current step if the callback is called in every process,
+        otherwise a few steps later.
+        """
         self._stopping.request(reason, everywhere=self._callbacks.current_is_everywhere())
 
     def _check_in_place(self) -> None:
@@ -310,8 +312,8 @@ def run_setup(
     """Begins or resumes a run, and trains.
 
     Args:
-        callbacks: the user's, as objects or text.
-        signals: ask it to stop.
+        callbacks: callbacks in addition to jaxdp's, as objects or as values of `--callbacks`.
+        signals: the signals of this process, which stop the run.
         writes: whether to write a run directory, by default a directory named after the settings.
         start_time: when the run began for its user, by `time.perf_counter`.
         progress: whether to show progress on standard error.
