@@ -157,3 +157,33 @@ def test_the_reason_of_a_callback_of_one_process_counts_in_all(
         raise AssertionError
 
     assert in_each(2, act, monkeypatch) == [(5, "good enough")] * 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "stops"),
+    [
+        ({3: ["mine"], 4: ["ours"]}, 4),
+        ({3: ["mine", "ours"]}, 3),
+        ({3: ["ours", "mine"]}, 3),
+        ({2: ["mine"], 4: ["ours"]}, 4),  # also the step that process 0 has named
+    ],
+)
+def test_all_have_one_reason_if_callbacks_of_one_process_and_of_all_have_one(
+    monkeypatch: pytest.MonkeyPatch, requests: dict[int, list[str]], stops: int
+) -> None:
+    """Process 0 alone gives the reason `mine`, and every process the reason `ours`."""
+
+    def act(group: Group) -> tuple[int, str]:
+        agreement = stopping.Stopping(StopSignals(()), group)
+        for step in itertools.count(1):
+            group.all_gather_text(f"step {step}", "", 5.0)
+            for reason in requests.get(step, []):
+                if group.index == 0 or reason == "ours":
+                    agreement.request(reason, everywhere=reason == "ours")
+            if agreement.after(step, margin=2):
+                return step, agreement.reason
+        raise AssertionError
+
+    first, second = in_each(2, act, monkeypatch)
+    assert first == second
+    assert first[0] == stops

@@ -5,8 +5,8 @@ import contextlib
 from jaxdp.runtime.group import Group
 from jaxdp.runtime.signals import StopSignals
 
-# Fewer processes than this ask after every step, because process 0 answers about a thousand
-# requests per second.
+# From this number of processes on, a process does not ask after every step, because process 0
+# answers about a thousand requests per second.
 _ASKING = 64
 
 
@@ -23,11 +23,11 @@ class Stopping:
 
     def __init__(self, signals: StopSignals, group: Group) -> None:
         self._signals, self._group = signals, group
-        # The reason of a callback of this process, the reason that came with the step at which to
-        # stop, and that reason once the step is reached.
-        self._requested = self._named = self._agreed = ""
-        # Whether every process has the reason at the same step, without asking the others.
-        self._is_everywhere = group.count == 1
+        # Reasons of callbacks: of every process, which all have it at the same step; and of this
+        # process alone.
+        self._shared = self._own = ""
+        # The reason that came with the step at which to stop, and again once the step is reached.
+        self._named = self._agreed = ""
         self._stop_step: int | None = None
         self._asked = 0  # the last step after which a request to stop was checked
 
@@ -38,32 +38,35 @@ class Stopping:
         self._signals.begin_training()
 
     def request(self, reason: str, *, everywhere: bool) -> None:
-        """Takes the reason of a callback to end the run. The first reason counts.
+        """Takes the reason of a callback to end the run. The first reason of its kind counts.
 
         Args:
             everywhere: whether the callback gives the reason in every process, at the same step.
         """
-        self._requested = self._requested or reason
-        self._is_everywhere |= everywhere
+        if everywhere or self._group.count == 1:
+            self._shared = self._shared or reason
+        else:
+            self._own = self._own or reason
 
     @property
     def reason(self) -> str:
         """The reason of a callback to end the run at this step, the same in all processes, or an
         empty text.
         """
-        return self._requested if self._is_everywhere else self._agreed
+        return self._agreed or self._shared
 
     def after(self, step: int, *, margin: int) -> bool:
         """Returns whether a signal or a callback ends the run after this step.
 
-        Every process must call this method once after each execution, before it evaluates.
+        Every process must call this method once after each execution of one or more steps
+        (`Intervals.executions`), before it evaluates.
 
         Args:
             margin: no process is more than `margin` - 1 steps ahead of the slowest process.
         """
         wanted = self._signals.requested()
         if self._group.count > 1:
-            wanted |= bool(self._requested) and not self._is_everywhere
+            wanted |= bool(self._own) and not self._shared
             wanted = self._agree(step, wanted=wanted, margin=margin)
             if wanted:
                 self._agreed = self._named
@@ -75,8 +78,10 @@ class Stopping:
 
         A process that must stop names a step that no other process can have passed, and its reason.
         No process can be further ahead, because it waits for results that require all processes.
-        The first process decides both: with a reason of its own, a slower process would evaluate at
-        the named step, and wait for the others.
+
+        The process that asks first decides the step and the reason for all. With a reason, a
+        process evaluates at this step, which requires all processes; after a signal, it only saves.
+        So a process with another reason than the others could wait for them for ever.
         """
         # All processes take the same steps, so they ask after the same steps, including the named
         # step.
@@ -89,7 +94,7 @@ class Stopping:
             if named is None and wanted:
                 last = -(-(step + margin) // every) * every
                 with contextlib.suppress(Exception):  # another process was first
-                    group.put("stop", f"{last} {self._requested}", overwrite=False)
+                    group.put("stop", f"{last} {self._own}", overwrite=False)
                 named = group.get("stop")
             if named is not None:
                 text, _, self._named = named.partition(" ")
@@ -100,4 +105,4 @@ class Stopping:
         """Returns whether a signal has arrived and this process may stop at once, without asking
         the others.
         """
-        return self._group.count == 1 and self._signals.requested() and not self._requested
+        return self._group.count == 1 and self._signals.requested() and not self._shared
