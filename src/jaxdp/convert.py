@@ -12,7 +12,6 @@ from typing import Any
 from jaxdp.cli import command_line
 from jaxdp.config import (
     LOCAL,
-    POSITIVE,
     REQUIRED,
     PartsConfig,
     SavedRunConfig,
@@ -23,7 +22,7 @@ from jaxdp.config import (
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.write import check_file, write_output
 from jaxdp.runtime import platform
-from jaxdp.text.flags import flag, for_command
+from jaxdp.text.flags import for_command
 from jaxdp.text.messages import nearest, some
 
 DESCRIPTIONS = {
@@ -55,13 +54,6 @@ class ExportConfig(SavedRunConfig):
         in, outputs out, any batch size; class names and normalization are in
         NAME.stablehlo.json)""",
         LOCAL,
-    )
-    static_batch: int | None = setting(
-        None,
-        """NAME.stablehlo: the number of images of each call, for an older JAX, which cannot run a
-        program for any number (default: any number)""",
-        POSITIVE,
-        metavar="IMAGES",
     )
 
 
@@ -100,7 +92,7 @@ def export(asked: ExportConfig) -> str:
     Raises:
         ConfigError: if there is no such checkpoint, or the output cannot be written.
     """
-    output, static_batch = pathlib.Path(asked.output), asked.static_batch
+    output = pathlib.Path(asked.output)
     if output.suffix not in (".safetensors", ".stablehlo"):
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
     check_file("output", output, "model.safetensors")
@@ -110,31 +102,26 @@ def export(asked: ExportConfig) -> str:
     from jaxdp.loading import load
 
     is_program = output.suffix == ".stablehlo"
-    if static_batch is not None and not is_program:
-        raise ConfigError("static_batch", static_batch, "is for a program, NAME.stablehlo")
     if is_program and importlib.util.find_spec("flatbuffers") is None:
         raise ConfigError("output", output, "needs flatbuffers: pip install '.[export]'")
     result = load(asked.run_dir, step=asked.step, plugins=asked.plugins)
     given = result.state, result.config, result.description
-    program = weights.program_facts(result.description, static_batch)
+    program = weights.program_facts(result.description)
     if is_program:
-        content = weights.to_stablehlo(*given, static_batch)
-    else:
-        content = weights.to_safetensors(*given)
-    if is_program:  # which has no place for it
-        about = weights.about(result.config, result.description)
+        content = weights.to_stablehlo(*given)
+        about = weights.about(result.config, result.description)  # a program has no place for it
         about |= {"step": result.step, "program": program}
         write_output("output", about_file, json.dumps(about, indent=2) + "\n")
+    else:
+        content = weights.to_safetensors(*given)
     write_output("output", output, content)
     written = f"{output}: step {result.step} of {asked.run_dir}, {len(content):,} bytes"
     if not is_program:
         return written
     return (
         f"{written}; classes and normalization in {about_file}; it returns {program['outputs']};"
-        f" written by JAX {program['jax']}, it runs on JAX {program['oldest_jax']} and on versions"
-        " up to six months newer than the writer"
-        + f"; for an older JAX give {flag('static_batch')}"
-        * (static_batch is None)
+        f" written by JAX {program['jax']}, it runs on this version and on versions up to six"
+        " months newer"
     )
 
 

@@ -24,8 +24,6 @@ from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.step.state import TrainState, model_arrays
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # platforms on which an exported program can run
-# Programs with one batch size that JAX up to the second version wrote ran on the first version.
-_OLDEST_JAX, _TRIED_JAX = "0.10.2", (0, 12)
 
 
 # Arrays by name, and whether `export` wrote them.
@@ -120,35 +118,23 @@ def to_safetensors(state: TrainState, config: TrainConfig, description: Descript
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": facts})
 
 
-def program_facts(description: Description, batch: int | None) -> dict[str, Any]:
-    """Returns facts of a program that `to_stablehlo` writes: the JAX that wrote it, the oldest JAX
-    known to run it, its batch size (None for any), and its outputs.
+def program_facts(description: Description) -> dict[str, Any]:
+    """Returns facts of a program that `to_stablehlo` writes: the JAX that wrote it, which older
+    versions may be unable to run, and its outputs.
     """
-    # Older versions do not support the checks for a batch of any size that JAX 0.12 writes.
-    is_tried = batch is not None and jax.__version_info__[:2] <= _TRIED_JAX
-    return {
-        "jax": jax.__version__,
-        "oldest_jax": _OLDEST_JAX if is_tried else jax.__version__,
-        "batch": batch,
-        "outputs": "pixels" if description.answer == "regression" else "logits",
-    }
+    outputs = "pixels" if description.answer == "regression" else "logits"
+    return {"jax": jax.__version__, "outputs": outputs}
 
 
-def to_stablehlo(
-    state: TrainState, config: TrainConfig, description: Description, batch: int | None = None
-) -> bytes:
+def to_stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch,
-    H, W, C) to the model's outputs.
+    H, W, C), of any batch size, to the model's outputs.
 
     The pixels have the dtype of the dataset. The program holds the range that becomes 0 to 255, the
     mean and the standard deviation.
-
-    Args:
-        batch: its only batch size; None for any.
     """
     apply = create_apply(create_preprocess(config, description))
-    sizes = jax.export.symbolic_shape("batch") if batch is None else (batch,)
-    shape = (*sizes, *description.image_shape)
+    shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(description.dtype))
     placed = jax.tree.map(jnp.asarray, state)
     program = jax.jit(lambda images: apply(placed, images))
