@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import jaxdp
 from jaxdp.cli.command_line import program
+from jaxdp.config import deprecation
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import nearest
 
 COMMANDS = {
     "train": "train a model",
     "launch": "start several processes of train, here or with Slurm",
-    "sweep": "train with combinations of settings, and compare",
     "devices": "show the devices and their memory",
     "plan": "print what a training step takes, and which batch fits",
     "bench": "measure throughput over strategies, batches and devices",
@@ -42,7 +42,8 @@ def _about(words: Sequence[str]) -> int:
             + "\n".join(f"  {command:<13}{text}" for command, text in COMMANDS.items())
         )
     else:
-        raise ConfigError("", "", f"{name}: unknown command; {nearest(name, COMMANDS)}")
+        unknown = f"unknown command; {nearest(name, COMMANDS)}"
+        raise ConfigError("", "", f"{name}: {deprecation.COMMANDS.get(name, unknown)}")
     return 0
 
 

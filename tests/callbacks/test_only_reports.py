@@ -13,11 +13,8 @@ from process_group import environment
 
 import jaxdp
 import jaxdp.reporting
-from jaxdp import sweep
 from jaxdp.callbacks import CallbackError, CallbackList
-from jaxdp.config import TrainConfig
-from jaxdp.reporting import outcome, report_page
-from jaxdp.sweeps.trials import Grid, Space
+from jaxdp.reporting import outcome
 
 SMALL: dict[str, Any] = {
     "model_kwargs": {"width": 4, "hidden": 16},
@@ -55,12 +52,12 @@ def test_figures_need_no_backend_of_the_environment(backend: str) -> None:
     assert pathlib.Path("curves.png").stat().st_size > 1000
 
 
-def test_sweep_report_and_predict_end_as_documented_whatever_the_backend() -> None:
+def test_train_report_and_predict_end_as_documented_whatever_the_backend() -> None:
     small = "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --steps 2"
-    run = "sweep/seed=0"
+    run = "run"
     Image.new("L", (8, 8)).save("x.png")
     for command, made in (
-        (f"sweep --grid seed=0 --output sweep {small}", f"{run}/summary.json"),
+        (f"train --run-dir {run} {small}", f"{run}/summary.json"),
         (f"report {run} --output page.html", "page.html"),
         (f"predict {run} x.png --csv x.csv", "x.csv"),
         (f"predict {run} nothing.png --csv y.csv", ""),
@@ -183,18 +180,4 @@ def test_tensorboard_that_fails_ends_no_run(
     (line,) = warnings_of(capsys)
     assert line.startswith(
         "warning: callback TensorBoard failed in on_log: KeyError: 'no such font'"
-    )
-
-
-def test_a_sweep_whose_report_fails_is_done(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(report_page, "write_report", fails)
-    folder = pathlib.Path("sweep")
-    trial = Grid(Space(["seed=0"], "grid", TrainConfig(), set(), folder)).trials()[0]
-    trial.run.path.mkdir(parents=True)
-    trial.run.file("config.yaml").write_text("")
-    sweep._show([trial], folder, {})  # pyright: ignore[reportPrivateUsage]
-    assert "sweep/report.html could not be written: KeyError: 'no such font'" in (
-        capsys.readouterr().err
     )

@@ -119,8 +119,6 @@ def test_commands_work_in_a_folder_with_any_name(capfd: pytest.CaptureFixture[st
     assert train.main([*flags, "--init-from", run, "--run-dir", "[2]"]) == 0
     imported = ["[w].safetensors", *FLAGS[:5], "--dataset", "folder:photos [1]"]
     assert convert.main(["import", *imported, "--run-dir", "[4]"]) == 0
-    words = [*flags, "--grid", "seed=0", "--output", "sweep [*]"]
-    subprocess.run([sys.executable, "-m", "jaxdp.sweep", *words], check=True, env=environment())
     result = jaxdp.load(run)
     assert result.step == 4
     assert jaxdp.load(result.save("gs:")).step == 4

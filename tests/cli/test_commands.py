@@ -192,9 +192,13 @@ def test_jaxdp_is_the_same_as_the_modules() -> None:
 
     assert "train" in run().stdout
     assert "--strategy" in run("train", "--help").stdout
-    failed = run("trian")
-    assert failed.returncode == 2
-    assert "did you mean train?" in failed.stderr
+    for name, message in (
+        ("trian", "unknown command; did you mean train?"),
+        ("sweep", "was removed after 0.3.0: use Optuna, as in examples/search.py"),
+    ):
+        failed = run(name)
+        assert failed.returncode == 2
+        assert failed.stderr.startswith(f"jaxdp: error: {name}: {message}")
 
 
 @pytest.mark.parametrize("arguments", [["train", "--help"], ["devices", "--json"]])

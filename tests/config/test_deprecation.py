@@ -11,10 +11,9 @@ from runs import error_line, run_train
 
 import jaxdp
 from jaxdp import config, report
-from jaxdp.config import TrainConfig, deprecation
+from jaxdp.config import deprecation
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.sweeps.trials import Space
 from jaxdp.text.flags import for_command, for_python
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -43,11 +42,6 @@ def removed(request: pytest.FixtureRequest) -> str:
 def test_a_removed_setting_is_one_line(removed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         jaxdp.Trainer("cnn", "digits", **{removed: VALUES[removed]})
-    assert raised.value.remedy.template == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
-    word = f"{removed}={VALUES[removed]}"
-    space = Space([word], "grid", TrainConfig(), (), pathlib.Path())
-    with pytest.raises(ConfigError) as raised:
-        _ = space.texts
     assert raised.value.remedy.template == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
 
 

@@ -1,16 +1,12 @@
-"""A value in a file of settings, or in a grid, means what it means after its flag."""
-
-import pathlib
+"""A value in a file of settings means what it means after its flag."""
 
 import pytest
 import yaml
 from example_files import refused
 
-from jaxdp import config as config_lib
 from jaxdp.cli import command_line
 from jaxdp.config import TrainConfig, files
 from jaxdp.errors import ConfigError
-from jaxdp.sweeps.trials import Space
 
 
 def after_flag(name: str, *words: str) -> TrainConfig:
@@ -99,12 +95,3 @@ def test_saved_settings_are_read_as_they_were() -> None:
     )
     assert TrainConfig.of(**files.parse(files.to_yaml(config), "config.yaml")) == config
     assert yaml.safe_load(files.to_yaml(config))["dataset"] == "no"
-
-
-def test_a_grid_reads_values_alike() -> None:
-    words = ["learning_rate=1e-6,1e-2", "dataset=no,on", "seed=010,2", "augment=none,flip"]
-    space = Space(words, "grid", config_lib.TrainConfig(), set(), pathlib.Path("sweep"))
-    assert space.values("learning_rate") == [1e-6, 1e-2]
-    assert space.values("dataset") == ["no", "on"]
-    assert space.values("seed") == [10, 2]
-    assert space.values("augment") == [("none",), ("flip",)]

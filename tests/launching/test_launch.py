@@ -210,7 +210,7 @@ def test_the_launcher_says_who_ended_and_why(
 def test_a_supervised_process_has_a_code_for_a_locked_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Launchers and sweeps do not read its message; a command of its own exits with 2."""
+    """Launchers do not read its message; a command of its own exits with 2."""
     run = RunDirectory(pathlib.Path("run"))
     run.path.mkdir()
     flags = "--model cnn --image-size 16 --global-batch-size 32 --steps 1 --run-dir run".split()

@@ -18,7 +18,8 @@ from runs import answers, error_line, rows, run_train, summary
 import jaxdp
 from jaxdp import convert, evaluate, models, predict, report, tasks, train
 from jaxdp.build.data import open_data
-from jaxdp.config import TrainConfig, defining, run_hash
+from jaxdp.config import TrainConfig, run_hash
+from jaxdp.config.files import defining
 from jaxdp.data import sources
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.loading import load_plugins

@@ -193,10 +193,10 @@ def test_runs_are_compared_on_the_same_data_alone() -> None:
 
 def test_folders_of_the_same_name_are_told_apart() -> None:
     folders = [write_run("a/run"), write_run("b/run"), pathlib.Path("a/../a/run")]
-    report_page.write_report(folders, pathlib.Path("deep/er/page.html"), title="A <sweep>")
+    report_page.write_report(folders, pathlib.Path("deep/er/page.html"), title="A <search>")
     page = Page(pathlib.Path("deep/er/page.html").read_text())
     assert list(page.runs) == ["a/run", "b/run"]
-    assert page.texts("title")[0] == "A <sweep>"
+    assert page.texts("title")[0] == "A <search>"
     assert len(list(pathlib.Path("deep").rglob("*"))) == 2  # no file is left beside it
 
 

@@ -101,7 +101,7 @@ def commands(page: pathlib.Path) -> list[tuple[str, str]]:
 
 
 def test_commands_exist() -> None:
-    for page in PAGES:
+    for page in [page for page in PAGES if page.stem != "CHANGELOG"]:  # which has removed ones
         for name, _ in commands(page):
             assert name in COMMANDS or name == "NAME", f"{page.name} speaks of jaxdp.{name}"
 

@@ -2,11 +2,14 @@
 run.
 """
 
+import contextlib
 import json
 import pathlib
 import runpy
+import sqlite3
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -107,3 +110,42 @@ def test_the_port_of_a_lightning_module_trains_alike_on_one_device_and_on_eight(
     losses = [[row["loss"] for row in each.history] for each in (one, eight)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     assert losses[0][-1] < losses[0][0]
+
+
+def test_the_same_search_goes_on_and_more_trials_add_runs() -> None:
+    pytest.importorskip("optuna", reason="needs Optuna: pip install '.[optuna]'")
+    file = EXAMPLES / "search.py"
+    _, _, code = file.read_text().split('"""', 2)
+    assert len(code.strip().splitlines()) < 60
+    for count in (2, 3, 3):
+        script = [sys.executable, str(file), "--trials", str(count), "--epochs", "1"]
+        process = subprocess.run(script, capture_output=True, text=True, env=environment())
+        assert process.returncode == 0, process.stderr
+        with contextlib.closing(sqlite3.connect("study.db")) as database:
+            query = "SELECT value FROM trial_values JOIN trials USING (trial_id) ORDER BY number"
+            values = [value for (value,) in database.execute(query)]
+        assert len(values) == count
+        assert f"best accuracy {max(values):.2%} with " in process.stdout
+
+
+def test_a_search_prunes_a_run_that_is_worse_and_ends_with_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optuna: Any = pytest.importorskip("optuna", reason="needs Optuna: pip install '.[optuna]'")
+    objective = runpy.run_path(str(EXAMPLES / "search.py"))["objective"]
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(lower=2))
+    study.optimize(lambda trial: objective(trial, 3), n_trials=1)
+    (trial,) = study.trials
+    assert trial.state.name == "PRUNED"
+    assert len(trial.intermediate_values) == 1  # of three epochs
+    fit = jaxdp.Trainer.fit
+
+    def interrupted(trainer: jaxdp.Trainer) -> jaxdp.Result:
+        result = fit(trainer, steps=1)
+        result.status = "stopped"
+        return result
+
+    monkeypatch.setattr(jaxdp.Trainer, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(lambda trial: objective(trial, 3), n_trials=1)
+    assert study.trials[1].state.name == "FAIL"

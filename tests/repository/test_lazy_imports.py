@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import sys
-import jaxdp.sweep
+import jaxdp.launch
 assert "jax" not in sys.modules
 import jaxdp.result, jaxdp.trainer
 assert not {"tensorboardX", "matplotlib", "ray"} & set(sys.modules)

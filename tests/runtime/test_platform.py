@@ -86,7 +86,7 @@ def test_a_machine_of_another_kind_gets_no_flags(
 def test_flags_for_one_precision_give_way_to_those_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A sweep over both starts its runs from one process, whose flags they inherit."""
+    """A process inherits the flags of the process that started it."""
     with_jaxlib(monkeypatch, "0.12.0.1")
     single = flags(monkeypatch, "", None)
     half = flags(monkeypatch, " ".join(single), None, "bfloat16")

@@ -137,7 +137,7 @@ def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
 
 
 def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:
-    """A sweep over them compiles once."""
+    """A search over them compiles once."""
 
     def program(**settings: Any) -> str:
         setup = create_setup(TrainConfig.of(model="cnn", **settings))

@@ -24,7 +24,8 @@ from sklearn.utils.class_weight import compute_class_weight
 import jaxdp
 from jaxdp import data, evaluate, predict, train
 from jaxdp.build.saved_model import read_description
-from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
+from jaxdp.config import DataConfig, TrainConfig, run_hash
+from jaxdp.config.files import defining
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.sources import BadExample, open_dataset

@@ -242,7 +242,7 @@ def program(
     """Makes a command of a function that returns an exit code.
 
     Args:
-        prog: e.g. `jaxdp.sweep`.
+        prog: e.g. `jaxdp.bench`.
         read: makes the argument of the function from the arguments of the command; by default, it
             gets them as they are.
     """

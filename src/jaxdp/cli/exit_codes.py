@@ -1,4 +1,4 @@
-"""The exit codes by which launchers, sweeps and cluster scripts decide what to do next: 0 is done,
+"""The exit codes by which launchers and cluster scripts decide what to do next: 0 is done,
 1 anything not named here.
 """
 

@@ -2,11 +2,10 @@
 
 # pyright: reportUnusedImport=false
 
-from jaxdp.config.conversion import as_written, convert
 from jaxdp.config.data import DataConfig
 from jaxdp.config.devices import LayoutConfig, ProcessConfig, ShardingConfig, WorkersConfig
 from jaxdp.config.facts import Facts
-from jaxdp.config.files import defining, hash_of, kept, load, parse, run_hash, to_yaml
+from jaxdp.config.files import kept, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
 from jaxdp.config.run import SavedRunConfig
 from jaxdp.config.settings import (
@@ -29,6 +28,5 @@ from jaxdp.config.values import (
     BatchNormMode,
     ClassWeights,
     at_most,
-    number,
     parse_keywords,
 )

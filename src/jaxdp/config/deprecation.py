@@ -1,4 +1,4 @@
-"""Refuses removed settings, each with one line that names the replacement."""
+"""Refuses removed settings and commands, each with one line that names the replacement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,8 +29,6 @@ REMOVED = {
     "bench compare": "use the tables, or the lines of both bench.jsonl",
     "plan quick": "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0",
     "plan output": f"use the table, or {flag('json')}",
-    "sweep on": "use Ray Tune, or an array job of Slurm",
-    "sweep address": "use Ray Tune, or an array job of Slurm",
     "devices address": "use Ray's own command, ray status",
     "devices model": "use python -m jaxdp.plan",
     "launch slurm submit": "pipe the script to sbatch",
@@ -47,6 +45,8 @@ REMOVED = {
     ),
     "evaluate per_image": f"predict {flag('csv')} writes a line for each image",
 }
+
+COMMANDS = {"sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py"}
 
 # Files of earlier versions may hold removed settings at these values, or at None.
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import pathlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import yaml
@@ -123,7 +123,7 @@ def defining(config: TrainConfig) -> dict[str, Any]:
             named[name] = value
     if named["strategy"] in deprecation.EXCHANGES:
         named["strategy"] = TrainConfig().strategy
-    # A sweep keeps its folder, even if the default differs between its runs.
+    # Runs without an optimizer keep their folders, although the default depends on their data.
     named["optimizer"] = named["optimizer"] or DEFAULT_OPTIMIZER
     # Runs with removed settings keep their folders.
     return deprecation.DEFINING_DEFAULTS | named
@@ -138,9 +138,5 @@ def kept(config: TrainConfig) -> dict[str, Any]:
 
 def run_hash(config: TrainConfig) -> str:
     """Returns 8 hexadecimal digits that are equal for settings that define the same run."""
-    return hash_of(defining(config))
-
-
-def hash_of(settings: Mapping[str, Any]) -> str:
-    """Returns 8 hexadecimal digits that are equal for equal settings, in any order."""
-    return hashlib.sha256(yaml.safe_dump(settings).encode()).hexdigest()[:8]
+    text = yaml.safe_dump(defining(config))  # which sorts the settings
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,9 +1,7 @@
 """Runs a process on this machine."""
 
-import contextlib
 import ctypes
 import os
-import pathlib
 import queue
 import signal
 import socket
@@ -14,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdp.cli.exit_codes import SUPERVISED
-from jaxdp.rundir.write import no_link
 from jaxdp.runtime.signals import ENDING
 
 _DRAIN_SECONDS = 2.0  # for readers after the end, because a grandchild may keep the pipe open
@@ -29,12 +26,10 @@ class LocalProcess:
         arguments: arguments of Python.
         environment: variables to add to the environment of this process.
         folder: the working directory; None for the working directory of this process.
-        log: the file to which standard error is appended, without standard output; None for
-            `lines`.
         inherits: whether it shares (standard output, standard error) with this process.
 
     Raises:
-        OSError: if the folder or the log cannot be used.
+        OSError: if the folder cannot be used.
     """
 
     def __init__(
@@ -43,26 +38,21 @@ class LocalProcess:
         environment: Mapping[str, str],
         *,
         folder: str | None = None,
-        log: pathlib.Path | None = None,
         inherits: tuple[bool, bool] = (False, False),
     ) -> None:
         out, err = (None if each else subprocess.PIPE for each in inherits)
-        with contextlib.ExitStack() as files:
-            if log is not None:
-                out = subprocess.DEVNULL
-                err = files.enter_context(open(log, "ab", opener=no_link))
-            self._popen: subprocess.Popen[str] = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=folder,
-                env={**os.environ, SUPERVISED: "1", **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                text=True,
-                errors="backslashreplace",
-                start_new_session=True,
-                preexec_fn=_begin,
-            )
+        self._popen: subprocess.Popen[str] = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, SUPERVISED: "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            text=True,
+            errors="backslashreplace",
+            start_new_session=True,
+            preexec_fn=_begin,
+        )
         self.where = f"pid {self._popen.pid} on {socket.gethostname()}"
         self._lines: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()
         self._readers = [

@@ -88,11 +88,6 @@ class RunDirectory:
         row = {"time": time_text(), "event": event, "step": step}
         append_row(self.file("history.jsonl"), row | facts)
 
-    def is_done(self) -> bool:
-        """Returns whether the run is complete."""
-        summary = self.read("summary.json")
-        return summary is not None and summary["status"] == "done"
-
     def load_config(self) -> TrainConfig:
         """Returns the settings of the run.
 

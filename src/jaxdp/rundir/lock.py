@@ -25,17 +25,14 @@ class FolderLocked(ConfigError):
 
 
 @contextlib.contextmanager
-def held(path: pathlib.Path, field: str = "run_dir") -> Iterator[None]:
-    """Holds the lock of the folder that the file is in until the block ends.
-
-    Args:
-        field: the setting that names the folder.
+def held(path: pathlib.Path) -> Iterator[None]:
+    """Holds the lock of the run folder that the file is in until the block ends.
 
     Raises:
         FolderLocked: if another process holds it.
         ConfigError: if the file cannot be written.
     """
-    descriptor = _take(path, field)
+    descriptor = _take(path)
     try:
         yield
     finally:
@@ -73,18 +70,18 @@ def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
         return False
 
 
-def _take(path: pathlib.Path, field: str) -> int:
+def _take(path: pathlib.Path) -> int:
     """Returns the descriptor that holds the lock."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             remedy = f"{path.name} in it cannot be written ({error.strerror}); give another folder"
-            raise ConfigError(field, path.parent, remedy) from error
+            raise ConfigError("run_dir", path.parent, remedy) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             remedy = f"{path.name} in it is no regular file; remove it"
-            raise ConfigError(field, path.parent, remedy)
+            raise ConfigError("run_dir", path.parent, remedy)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
@@ -94,7 +91,7 @@ def _take(path: pathlib.Path, field: str) -> int:
             if holder is not None:
                 by = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
             remedy = f"is being written by {by}; wait for it or stop it, or give another folder"
-            raise FolderLocked(field, path.parent, remedy) from error
+            raise FolderLocked("run_dir", path.parent, remedy) from error
         except OSError as error:
             warn(
                 f"{path.parent} cannot be locked ({error.strerror}); start no second run that"

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.errors import ConfigError
@@ -48,22 +48,6 @@ def digests() -> dict[str, str]:
             digest = hashlib.sha256(read_bytes(path)).hexdigest()
             found[str(path) if name in found else name] = digest
     return found
-
-
-def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[str, str]:
-    """Returns the SHA-256 of source files by name, without importing them.
-
-    Args:
-        names: as `digests` has them.
-        folders: from which Python would import, in its order.
-    """
-    by_name = dict[str, str]()
-    for name in names:
-        paths = (pathlib.Path(folder, name) for folder in folders)
-        if path := next((path for path in paths if path.is_file()), None):
-            with contextlib.suppress(ConfigError):  # it cannot be read
-                by_name[name] = hashlib.sha256(read_bytes(path)).hexdigest()
-    return by_name
 
 
 def text(changed: Mapping[str, Any]) -> str:

@@ -1,1 +1,0 @@
-"""Trains with combinations of settings, and compares the runs."""
