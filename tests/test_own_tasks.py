@@ -193,7 +193,9 @@ def test_items_that_may_change_are_asked_for_in_each_epoch(
     before = items.reads
     trainer.fit()
     assert items.reads - before == 3 * len(IMAGES)
-    note = "note: the examples of dataset are asked for in each epoch; data_placement=device reads"
+    note = (
+        'note: the examples of dataset are asked for in each epoch; data_placement="device" reads'
+    )
     assert note in capsys.readouterr().err
     assert trainer.setup.dataset.class_names == ("one", "two", "three", "four")
     trainer = jaxdp.Trainer(

@@ -31,7 +31,10 @@ class ConfigError(ValueError):
     def template(self) -> str:
         """The text with its parts."""
         remedy = self.remedy.template
-        return f"{flag(self.field, brief(self.value))}: {remedy}" if self.field else remedy
+        # Unquoted, because the value may be the name of an object.
+        return (
+            f"{flag(self.field, brief(self.value), quote='')}: {remedy}" if self.field else remedy
+        )
 
     def __str__(self) -> str:
         return for_python(self)

@@ -346,7 +346,7 @@ def test_a_ready_dataset_is_checked_once() -> None:
     assert once.describe().examples == {"train": 40, "validation": 40}
     assert once.splits() == again.splits()  # the very same sources
     with bad_example(
-        r"file 2: is truncated; fix or remove it, or .* on_bad_example.skip$",
+        r'file 2: is truncated; fix or remove it, or .* on_bad_example="skip"$',
     ):
         read(once.validation)
     lenient = check_dataset(once, DataConfig(on_bad_example="skip"))

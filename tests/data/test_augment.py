@@ -56,7 +56,7 @@ def test_every_augmentation_changes_images_and_keeps_their_kind(
     name: str, fields: tuple[str, ...]
 ) -> None:
     if name in OF_CLASSES and fields:
-        with pytest.raises(ConfigError, match="classification only"):
+        with pytest.raises(ConfigError, match='task="classification" only'):
             preprocess_of(WORDS[name], dense=True)
         return
     preprocess = preprocess_of(WORDS[name], dense=bool(fields))

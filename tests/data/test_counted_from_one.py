@@ -17,8 +17,8 @@ def test_masks_of_folders_and_arrays_that_lack_class_0_are_said_alike(
     assert opened().num_classes == 4
     data.from_arrays(noise(1, 12, 8, 8), MASKS, name="mine")
     assert capsys.readouterr().err.splitlines() == [
-        f"warning: folder:set: {SAID} mask_values=1,2,3",
-        f"warning: mine: {SAID} mask_values=1,2,3",
+        f'warning: folder:set: {SAID} mask_values="1,2,3"',
+        f'warning: mine: {SAID} mask_values="1,2,3"',
     ]
     declared = data.from_arrays(noise(1, 12, 8, 8), MASKS, mask_values="1,2,3", name="other")
     assert declared.num_classes == 3

@@ -218,7 +218,7 @@ def test_remedies_of_items_are_arguments() -> None:
     dataset = made(colours, mask_values="000000,323232,646464")
     assert_array_equal(read(dataset.train)["masks"], masks // 50)
     wrong = [*masks[:-1] // 50, masks[-1] - 0.5]
-    with bad_example("on_bad_example=skip"):
+    with bad_example('on_bad_example="skip"'):
         made(wrong)
     assert made(wrong, on_bad_example="skip").num_classes == 3
     unequal = [(image[: 6 + number % 2], number % 2) for number, image in enumerate(images)]

@@ -167,7 +167,7 @@ def test_a_trainer_and_load_name_their_own_settings() -> None:
     with pytest.raises(ConfigError) as caught:
         data.load("folder:set")
     message = str(caught.value)
-    assert "give mask_values=0,200 if each is a class, or mask_values=binary if" in message
+    assert 'give mask_values="0,200" if each is a class, or mask_values="binary" if' in message
     assert "--" not in message
     with pytest.raises(ConfigError) as caught:
         jaxdp.Trainer("unet", "folder:set", **TINY)

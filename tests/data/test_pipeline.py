@@ -111,7 +111,7 @@ def broken(count: int, skip: bool) -> Split:
 
 
 def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
-    with bad_example(r"file .*truncated.*on_bad_example.skip"):
+    with bad_example(r'file .*truncated.*on_bad_example="skip"'):
         batches(broken(23, skip=False), pipeline.TrainingOrder(23, 5, 1, 11))
 
 

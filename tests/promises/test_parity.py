@@ -285,7 +285,7 @@ def test_batches_that_do_not_divide_are_refused(
 
 
 def test_single_takes_one_device() -> None:
-    with pytest.raises(ConfigError, match=r"devices=2.*strategy=pmap"):
+    with pytest.raises(ConfigError, match=r'devices=2.*strategy="pmap"'):
         create_strategy("single", step_config("replica"), jax.devices()[:2])
 
 

@@ -404,13 +404,13 @@ MISTAKES = [
     ),
     (
         {"mesh": "data=8", "strategy": "pmap"},
-        r"mesh=data=8: strategy=pmap takes none; use strategy=sharded",
+        'mesh=data=8: strategy="pmap" takes none; use strategy="sharded"',
     ),
-    ({"shard_params": True, "strategy": "pmap"}, r"shard_params.*strategy=sharded"),
-    ({"shard_params": True, "strategy": "shard_map"}, r"shard_params.*strategy=sharded"),
+    ({"shard_params": True, "strategy": "pmap"}, 'shard_params.*strategy="sharded"'),
+    ({"shard_params": True, "strategy": "shard_map"}, 'shard_params.*strategy="sharded"'),
     (
         {"shard_params": True, "strategy": "single", "devices": 1},
-        r"shard_params.*strategy=sharded",
+        'shard_params.*strategy="sharded"',
     ),
     ({"mesh": "data=1,space=8", "image_size": "12"}, r"space=8 does not divide the 12 rows"),
     (

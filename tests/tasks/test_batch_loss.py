@@ -144,7 +144,7 @@ def test_evaluation_counts_whole_batches() -> None:
             " strategy=pmap or shard_map or sharded or single",
         ),
         ({"accumulate_steps": 2}, "the loss compares the examples of a batch; use 1"),
-        ({"augment": ["mixup:0.2"]}, "augment=mixup:0.2: works with task=classification only"),
+        ({"augment": ["mixup:0.2"]}, 'augment=mixup:0.2: works with task="classification" only'),
         ({"on_bad_example": "skip"}, "zeros would take the place of a bad one; use error"),
         (
             {"global_batch_size": 32},

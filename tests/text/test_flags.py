@@ -23,11 +23,13 @@ SOURCE = pathlib.Path(jaxdp.__file__).parent
     [
         (flag("run_dir"), "--run-dir", "run_dir"),
         (flag("validation", 0.1), "--validation 0.1", "validation=0.1"),
-        (flag("strategy", "sharded"), "--strategy sharded", "strategy=sharded"),
+        (flag("strategy", "sharded"), "--strategy sharded", 'strategy="sharded"'),
         (flag("augment", ("flip", "crop:4")), "--augment flip crop:4", "augment=flip crop:4"),
         (flag("model_kwargs", {"width": 4}), "--model-kwargs width=4", "model_kwargs=width=4"),
         (flag("mask_values", ""), "--mask-values", "mask_values"),
-        (flag("dataset", "a_b; c\nd"), "--dataset a_b; c d", "dataset=a_b; c d"),
+        (flag("mask_values", "0,1"), "--mask-values 0,1", 'mask_values="0,1"'),
+        (flag("strategy", "a or b", quote=""), "--strategy a or b", "strategy=a or b"),
+        (flag("dataset", "a_b; c\nd"), "--dataset a_b; c d", 'dataset="a_b; c d"'),
     ],
 )
 def test_a_part_is_a_flag_or_a_keyword(part: str, by_flag: str, by_keyword: str) -> None:
@@ -60,9 +62,10 @@ def test_a_bad_example_says_its_problem_both_ways() -> None:
         BadExample("a.png", problem),
         pickle.loads(pickle.dumps(BadExample("a", problem))),
     ):
-        assert error.problem == "has 7, not one of mask_values=0,1"
+        assert error.problem == 'has 7, not one of mask_values="0,1"'
         assert str(error).endswith(
-            "mask_values=0,1; fix or remove it, or leave such examples out with on_bad_example=skip"
+            'mask_values="0,1"; fix or remove it, or leave such examples out with'
+            ' on_bad_example="skip"'
         )
         assert for_command(error).endswith(
             "--mask-values 0,1; fix or remove it, or leave such"
@@ -103,7 +106,7 @@ def test_marks_in_data_neither_break_a_part_nor_reach_a_terminal() -> None:
         assert OPEN not in text
         assert CLOSE not in text
     assert for_command(error).startswith(r"--dataset ab=1: \ufdd1a--b 1\ufdd1\ufdd0 is empty; give")
-    assert for_python(error).endswith(r"give dataset=ab=1, \ufdd0")
+    assert for_python(error).endswith(r'give dataset="ab=1", \ufdd0')
 
 
 def test_a_sentence_keeps_its_lines_and_parts() -> None:

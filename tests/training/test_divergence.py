@@ -259,7 +259,7 @@ def test_an_evaluation_that_is_not_finite_is_named(
     )
     assert f"diverged: {expected}; " in capsys.readouterr().err
     with pytest.raises(
-        reader.Diverged, match="bfloat16 may be why: try precision=float32"
+        reader.Diverged, match='bfloat16 may be why: try precision="float32"'
     ) as caught:
         loop.check_evaluation(7, "validation", {"loss": float("inf")}, "bfloat16")
     reason = for_command(caught.value.reason)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_a_setting_of_one_fit_is_checked_too() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
-    with pytest.raises(ConfigError, match="steps_per_execution=2: strategy=exact has a"):
+    with pytest.raises(ConfigError, match='steps_per_execution=2: strategy="exact" has a'):
         trainer.fit(steps_per_execution=2)
 
 

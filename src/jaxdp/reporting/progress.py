@@ -90,7 +90,7 @@ def _print_result(
         extended = f"a larger {flag('epochs')} or {flag('steps')}"
         if not config.run_dir:  # another length gives another folder
             anew = flag("resume", "never")
-            extended = f"{flag('run_dir', directory.path)} and {extended}"
+            extended = f"{flag('run_dir', str(directory.path))} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():

@@ -106,7 +106,7 @@ def _check_same_run(
             ways = f"use that, or another {flag('run_dir')}"
             remedy = f"the run in {run.path} has {brief(then)}; {ways}"
             if facts.resume == "start":
-                remedy += f", which {flag('init_from', run.path)} starts from its weights"
+                remedy += f", which {flag('init_from', str(run.path))} starts from its weights"
             raise ConfigError(name, now, remedy)
     if not run.file("dataset.json").exists():
         return

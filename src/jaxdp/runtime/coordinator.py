@@ -42,8 +42,8 @@ def check(config: ProcessConfig) -> str | None:
     limit = config.distributed_timeout
     if reason := unreachable(parts, limit):
         remedy = (
-            f"cannot be reached within {flag('distributed_timeout', f'{limit:g}')} s ({reason}); is"
-            " process 0 running there?"
+            f"cannot be reached within {flag('distributed_timeout', f'{limit:g}', quote='')} s"
+            f" ({reason}); is process 0 running there?"
         )
         raise ConfigError("coordinator", address, remedy)
     return None

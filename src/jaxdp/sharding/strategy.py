@@ -82,8 +82,10 @@ class Strategy(abc.ABC):
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 problem = f"{flag('strategy', self.name)} takes none"
-                others = " or ".join(name for name, kind in names().items() if kind.takes_mesh)
-                remedy = f"use {flag('strategy', others)}, or leave {flag(field)} out"
+                others = " or ".join(
+                    flag("strategy", name) for name, kind in names().items() if kind.takes_mesh
+                )
+                remedy = f"use {others}, or leave {flag(field)} out"
                 raise ConfigError(field, value, f"{problem}; {remedy}")
         if self.one_process and jax.process_count() > 1:
             raise ConfigError("strategy", self.name, self.one_process)
@@ -140,7 +142,7 @@ class Strategy(abc.ABC):
                 owners.setdefault(name, []).append(strategy)
         for name in sorted(owners.keys() - self.settings):
             if values[name] is not None:
-                theirs = flag("strategy", " and ".join(owners[name]))
+                theirs = flag("strategy", " and ".join(owners[name]), quote="")
                 raise ConfigError(name, values[name], f"is for {theirs}, and this is {self.name}")
         if self.step_config.task.over_batch:
             self._check_joined(config)
@@ -152,8 +154,9 @@ class Strategy(abc.ABC):
         """Raises ConfigError for settings with which no device knows all examples of a batch."""
         compared = "the loss compares the examples of a batch"
         if not self.joins_batches:
-            others = " or ".join(name for name, kind in names().items() if kind.joins_batches)
-            remedy = f"{compared}, which are apart here; use {flag('strategy', others)}"
+            joining = (name for name, kind in names().items() if kind.joins_batches)
+            others = " or ".join(sorted(joining))  # whichever was imported first
+            remedy = f"{compared}, which are apart here; use {flag('strategy', others, quote='')}"
             raise ConfigError("strategy", self.name, remedy)
         if config.accumulate_steps > 1:
             raise ConfigError("accumulate_steps", config.accumulate_steps, f"{compared}; use 1")

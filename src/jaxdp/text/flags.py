@@ -1,6 +1,8 @@
-"""Names settings in sentences as parts, which become flags for a command and keywords for Python.
+"""Marks the settings that a message names. A command then renders them as flags, and a program as
+keywords.
 
-A part stands between two characters that Unicode reserves for such marks, and that no text has.
+A part is a setting between two characters that Unicode reserves for internal use. `flag` removes
+these two from names and values, which may come from files.
 """
 
 import re
@@ -8,13 +10,14 @@ import re
 from jaxdp.text.messages import printable, shown
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_QUOTE = "\ufdd2"  # around a string, which only Python quotes
 _INNER = f"[^{_OPEN}{_CLOSE}]"
 _PART = re.compile(f"{_OPEN}([^={_OPEN}{_CLOSE}]+)(?:=({_INNER}*))?{_CLOSE}")
 _NO_MARKS = dict.fromkeys(map(ord, (_OPEN, _CLOSE)))
 
 
 class Sentence(str):
-    """A sentence with settings as keywords, as a program reads it, which also knows its parts.
+    """A sentence with settings as keywords, for a program. It keeps its parts, for a command.
 
     Attributes:
         template: the sentence with its parts; to be put into another sentence.
@@ -28,11 +31,17 @@ class Sentence(str):
         return sentence
 
 
-def flag(name: str, value: object = "") -> str:
-    """Returns the part of a sentence that names a setting, perhaps with a value. It becomes a flag
-    on the command line, and a keyword in Python.
+def flag(name: str, value: object = "", *, quote: str = _QUOTE) -> str:
+    """Returns the part that names a setting, perhaps with a value. The part becomes a flag on the
+    command line, and a keyword in Python.
+
+    Args:
+        quote: mark around a value that is a string. Empty for a text that is no value to give, such
+            as several names.
     """
     text = shown(value)
+    if isinstance(value, str) and text:
+        text = f"{quote}{text}{quote}"
     part = f"{name}={text}" if text else name
     return f"{_OPEN}{part.translate(_NO_MARKS)}{_CLOSE}"
 
@@ -53,13 +62,13 @@ def for_command(text: object) -> str:
 
 
 def for_python(text: object) -> str:
-    """Returns a sentence, or an error, in one line with settings as keywords: `validation=0.1`."""
+    """Returns a sentence, or an error, in one line with settings as keywords: `strategy="pmap"`."""
     return printable(_PART.sub(_as_keyword, template_of(text)))
 
 
 def _as_keyword(part: re.Match[str]) -> str:
-    return part[0][1:-1]
+    return part[0][1:-1].replace(_QUOTE, '"')
 
 
 def _as_flag(part: re.Match[str]) -> str:
-    return f"--{part[1].replace('_', '-')} {part[2] or ''}".rstrip()
+    return f"--{part[1].replace('_', '-')} {(part[2] or '').replace(_QUOTE, '')}".rstrip()

@@ -97,7 +97,7 @@ def test_a_broken_example_stops_or_is_left_out(
     path = layout()
     whole = read(opened(num_classes=2).train)
     spoil(path)
-    remedy = "; fix or remove it, or leave such examples out with on_bad_example.skip$"
+    remedy = '; fix or remove it, or leave such examples out with on_bad_example="skip"$'
     with bad_example(remedy) as caught:
         read(opened(num_classes=2).train)
     assert problem in for_command(caught.value)

@@ -300,7 +300,7 @@ def test_numbers_of_channels_that_do_not_fit_are_one_line() -> None:
     with refused(r"channels=3: .*00\.tif has 5 channels, which cannot be made 3; leave it out"):
         opened(channels=3)
     write({"images/03.tif": deep(6, 8)})
-    with refused(r"00\.tif has 5 channels and .*03\.tif 1; give tiff=pages"):
+    with refused(r"00\.tif has 5 channels and .*03\.tif 1; give tiff=\"pages\""):
         opened()
 
 

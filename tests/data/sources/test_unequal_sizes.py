@@ -194,7 +194,7 @@ def test_photos_of_several_sizes_are_cropped_by_default(
     assert dataset.augment == ("flip", crop)
     assert dataset.defaults["image_size"] == size
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"image_size={size} and augment=flip {crop} by default")
+    assert line.endswith(f'image_size="{size}" and augment=flip {crop} by default')
     given = opened(image_size=size)
     assert_array_equal(read(dataset.train)["images"], read(given.train)["images"])
     assert capsys.readouterr().err == ""
