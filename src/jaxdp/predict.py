@@ -25,7 +25,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.text.console import warn_again
 
 if TYPE_CHECKING:
-    from jaxdp.data.dataset import BadExample
+    from jaxdp.data.source import BadExample
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
 
@@ -99,6 +99,7 @@ def main(config: PredictConfig) -> int:
     predictor = result.predictor(tile=config.tile, devices=devices)
     results = Results(
         predictor.description,
+        predictor.task,
         csv=config.csv,
         output_dir=config.output_dir,
         top_k=config.top_k,

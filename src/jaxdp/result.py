@@ -79,7 +79,7 @@ class Result:
         self.metrics: dict[str, dict[str, float]] = summary["metrics"]
         self.history = [*history]
         self.run_dir = run_dir
-        self._task = task
+        self._task = task.calibrated(self.metrics.get("validation", {}))
         self._load_state = load_state
         self._setup = setup
         self._inputs = NOTHING if setup is None else setup.inputs
@@ -252,10 +252,7 @@ class Result:
             source = evaluator.examples.source(each)
             compared = outcome.compare(task, source, range(len(source)), self._predictor, separate)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
-        rows = [row for _, row in found]
-        if task.kind == "classification":  # four images in a row
-            shown = [*itertools.chain(*rows)]
-            rows = [shown[first : first + 4] for first in range(0, len(shown), 4)]
+        rows = outcome.in_rows([row for _, row in found])
         title = f"{self.config.model} on {evaluator.dataset.name}: the worst answers"
         return Image.fromarray(pictures.plot_rows(rows, None, title))
 

@@ -42,6 +42,9 @@ def open_data(config: TrainConfig, inputs: Inputs = NOTHING) -> tuple[TrainConfi
         config = config.replace(dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
     name = task.name if task is not None else config.task or dataset.task
     dataset = dataclasses.replace(dataset, task=name, kind=kind_of(name))
+    if task is not None and not dataset.num_classes:  # of fields that only the task understands
+        names = {"num_classes": task.num_classes, "class_names": task.class_names}
+        dataset = dataclasses.replace(dataset, **names)
     if config.normalize == "imagenet":
         dataset = _normalized_as_imagenet(dataset)
     return config.replace(task=name), dataset

@@ -16,6 +16,9 @@ from jaxdp.errors import ConfigError
 from jaxdp.runtime import devices
 from jaxdp.text.console import warn
 
+# The model's, whatever data it is evaluated on.
+_NORMALIZATION = ("mean", "std", "pixel_range", "value_mean", "value_std")
+
 
 def create_evaluator(
     config: TrainConfig,
@@ -84,7 +87,8 @@ def _in_form_of_run(
             remedy = f"its {name} is {theirs}, and the model's {ours}"
             raise ConfigError("dataset", dataset.name, remedy)
     return dataclasses.replace(
-        dataset, mean=description.mean, std=description.std, pixel_range=description.pixel_range
+        dataset,
+        **{name: getattr(description, name) for name in _NORMALIZATION},
     )
 
 

@@ -1,5 +1,6 @@
 """Creates the task of a run, with its loss."""
 
+import dataclasses
 from typing import Any
 
 from jaxdp import tasks
@@ -32,7 +33,7 @@ def create_task(
         if classes != dataset.num_classes:
             remedy = f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}"
             raise ConfigError("task", config.task, remedy)
-        return inputs.task
+        return _standardized(inputs.task, dataset)
     names = {"num_classes": dataset.num_classes, "class_names": dataset.class_names}
     if inputs.loss is not None:
         return tasks.from_loss(inputs.loss, kind=dataset.answer, **names)
@@ -53,13 +54,20 @@ def create_task(
     if class_weights and dataset.task == "segmentation" and "dice" not in str(kwargs.get("loss")):
         kwargs = {"weighted_over": "batch"} | kwargs
     try:
-        return tasks.create(dataset.task, **names, **kwargs)
+        return _standardized(tasks.create(dataset.task, **names, **kwargs), dataset)
     except ConfigError as error:
         keyword = next(iter(error.value)) if isinstance(error.value, dict) else None
         if keyword not in flags:
             raise
         remedy = f"{error.remedy.template} (for {dataset.task})"
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error
+
+
+def _standardized(task: tasks.Task, dataset: Any) -> tasks.Task:
+    """Returns a task for numbers with the mean and standard deviation of the training data."""
+    if not isinstance(task, tasks.ScalarRegression) or task.mean:
+        return task
+    return dataclasses.replace(task, mean=dataset.value_mean, std=dataset.value_std)
 
 
 def _check_known(dataset: Any) -> None:

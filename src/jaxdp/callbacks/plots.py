@@ -19,6 +19,7 @@ class Plots:
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
         directory, task = RunDirectory(folder_of(run, "plots")), run.setup.step_config.task
+        task = task.calibrated(event.summary["metrics"].get("validation", {}))
         title = valid_text(run.title)
         try:
             # These modules import Matplotlib, for which the first step need not wait.

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxdp.data import augment, pipeline
     from jaxdp.data.arrays import from_arrays
-    from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Source
+    from jaxdp.data.dataset import Dataset
     from jaxdp.data.loaders import from_dataset
+    from jaxdp.data.source import ArraySource, BadExample, Source
     from jaxdp.data.sources import from_folder, load
 
 __all__ = [

@@ -1,25 +1,21 @@
 """Checks arrays of images and targets, and makes a source of examples from them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import (
-    DTYPES,
-    IGNORE_LABEL,
-    TARGET_FIELDS,
-    ArraySource,
-    BadExample,
-    native,
-)
+from jaxdp.data.dataset import DTYPES, IGNORE_LABEL, TARGET_FIELDS, VECTOR_FIELDS, native
 from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import MOST_LISTED, MOST_UNDECLARED, to_class_numbers
 from jaxdp.data.request import Request
+from jaxdp.data.source import ArraySource, BadExample, FieldsSource
 from jaxdp.text.console import warn
 from jaxdp.text.flags import flag
 from jaxdp.text.messages import one_line, some
 
-TASKS = {field: task for task, field in TARGET_FIELDS.items()}
+FIELDS = TARGET_FIELDS | {task: field for task, (field, _) in VECTOR_FIELDS.items()}
+TASKS = {field: task for task, field in FIELDS.items()}
 _FIELDS = {3: "masks", 4: "targets"}  # by the dims of the targets; others are labels
 
 
@@ -29,9 +25,9 @@ def array_source(
     where: str,
     request: Request,
     *,
-    like: ArraySource | None = None,
+    like: Any = None,
     field: str = "",
-) -> ArraySource:
+) -> Any:
     """Returns the images and targets of a split as a source of examples.
 
     Args:
@@ -43,6 +39,8 @@ def array_source(
     Raises:
         ConfigError: if they have another type or shape, or do not match each other.
     """
+    if isinstance(pair[1], Mapping):
+        return _fields_source(pair, names, where, request, like)
     images, targets = _channels_last(pair, names, request)
     if not field:
         if not len(images):
@@ -73,6 +71,32 @@ def array_source(
     return ArraySource(images, targets, field, where)
 
 
+def _fields_source(
+    pair: tuple[Any, Mapping[str, Any]],
+    names: tuple[str, str],
+    where: str,
+    request: Request,
+    like: Any,
+) -> FieldsSource:
+    """Returns images and arrays by name as a source, with integers as int32 and numbers as
+    float32.
+    """
+    images, _ = _channels_last((pair[0], np.zeros(1)), names, request)
+    dtypes = DTYPES if like is None else (like.images.dtype.name,)
+    images, fields = _checked_images(images, names[0], request, dtypes), dict[str, np.ndarray]()
+    for field, values in pair[1].items():
+        array = _as_array(values, f"{names[1]}[{field!r}]", request)
+        if len(array) != len(images):
+            held = f"{names[0]} has {len(images)} examples, but {names[1]}[{field!r}] {len(array)}"
+            raise request.error(held)
+        wide = {"i": np.int32, "u": np.int32, "f": np.float32, "b": np.uint8}[array.dtype.kind]
+        fields[field] = array if array.dtype == np.uint8 else array.astype(wide)
+    source = FieldsSource(images, fields, where)
+    if like is not None and source.shapes() != like.shapes():
+        raise request.error(f"{names[1]} has other fields than the training targets")
+    return source
+
+
 def _channels_last(
     pair: tuple[Any, Any], names: tuple[str, str], request: Request
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -95,13 +119,15 @@ def _field_of(targets: np.ndarray, name: str, request: Request, like: ArraySourc
     Raises:
         ConfigError: for values that may be classes or pixels.
     """
-    config = request.config
+    config, known = request.config, request.known
     if request.tasks:
-        return TARGET_FIELDS[request.tasks[0]]
+        return FIELDS[request.tasks[0]]
+    if targets.ndim <= 2:
+        return _vector_field(targets, name, request, like)
     if targets.shape[3:] != (1,):
         return _FIELDS.get(targets.ndim, "labels")
-    if request.known is not None:
-        return TARGET_FIELDS[request.known.answer]
+    if known is not None:
+        return TARGET_FIELDS[known.answer]
     if like is not None:
         return like.field
     declared = config.mask_values or config.num_classes or config.class_names or config.instances
@@ -117,6 +143,39 @@ def _field_of(targets: np.ndarray, name: str, request: Request, like: ArraySourc
         return "masks"
     ways = 'task="segmentation" if they are masks, or task="regression" if they are images to learn'
     raise request.error(f"{name} holds the values {some(held.tolist(), 6)} only; give {ways}")
+
+
+def _vector_field(
+    targets: np.ndarray, name: str, request: Request, like: ArraySource | None
+) -> str:
+    """Returns the field of targets (N,) or (N, C).
+
+    Raises:
+        ConfigError: for values that may be classes or numbers, or one class or several.
+    """
+    known = request.known
+    if known is not None and known.task in VECTOR_FIELDS:
+        return FIELDS[known.task]
+    if like is not None and like.targets.ndim <= 2:
+        return like.field
+    if known is not None or targets.shape[1:] == (1,):
+        return "labels"
+    is_whole = targets.dtype.kind in "iub" or not (targets % 1).any()
+    if targets.ndim == 1:
+        if is_whole and targets.dtype.kind == "f":
+            ways = f"class numbers must be integers, e.g. {name}.astype('int32')"
+            ways += '; numbers to predict need task="scalar_regression"'
+            raise request.error(f"{name} is {targets.dtype}; {ways}")
+        return "labels" if is_whole else "values"
+    if not np.isin(targets, (0, 1)).all():
+        if not is_whole:
+            return "values"
+        ways = f'{name} holds integers in {targets.shape[1]} columns; give task="scalar_regression"'
+        raise request.error(f"{ways} if they are numbers to predict")
+    if (targets.sum(-1) == 1).all():
+        ways = f'{name}.argmax(1) if each image has one class, or task="multilabel"'
+        raise request.error(f"{name} holds one-hot rows; give {ways}")
+    return "present"
 
 
 def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
@@ -161,15 +220,12 @@ def _checked_images(
     return images if images.ndim == 4 else images[..., None]
 
 
-_OWN_TASK = (
-    "several classes of an image, or a number to predict, need a task of your own (docs/extend.md)"
-)
-
-
 def _checked_targets(
     targets: np.ndarray, size: tuple[int, ...], field: str, name: str, request: Request
 ) -> np.ndarray:
-    """Returns int32 labels or instance labels, uint8 masks, or images."""
+    """Returns int32 labels or instance labels, uint8 masks, images, or vectors."""
+    if field in ("present", "values"):
+        return _vectors(targets, field, name, request)
     if field == "targets":
         targets = _checked_images(targets, name, request)
     elif targets.ndim == {"labels": 2, "masks": 4}[field] and targets.shape[-1] == 1:
@@ -180,18 +236,36 @@ def _checked_targets(
         wanted = f"for these images it must be {' x '.join(map(str, ('N', *shape)))}"
         if targets.ndim == last + 1:
             is_one_hot = field == "masks" or ((targets != 0).sum(-1) == 1).all()
-            wanted += (
-                f": of one-hot rows, {name}.argmax({last})" if is_one_hot else f"; {_OWN_TASK}"
-            )
+            several = 'several classes of an image need task="multilabel"'
+            wanted += f": of one-hot rows, {name}.argmax({last})" if is_one_hot else f"; {several}"
         raise request.error(f"{name} has the shape {targets.shape}; {wanted}")
     return targets if field == "targets" else _class_numbers(targets, field, name, request)
+
+
+def _vectors(targets: np.ndarray, field: str, name: str, request: Request) -> np.ndarray:
+    """Returns 0 and 1 as uint8 (N, classes), or numbers as float32 (N, numbers)."""
+    if targets.ndim == 1 and field == "values":
+        targets = targets[:, None]
+    problem = ""
+    if targets.ndim != 2 or not targets.shape[1]:
+        wanted = "N x classes" if field == "present" else "N, or N x numbers"
+        problem = f"has the shape {targets.shape}; for {TASKS[field]} it must be {wanted}"
+    elif field == "present" and not np.isin(targets, (0, 1)).all():
+        problem = "must hold 1 for each class that an image has, and otherwise 0"
+    elif not np.isfinite(targets).all():
+        problem = "holds NaN or infinity"
+    if problem:
+        raise request.error(f"{name} {problem}")
+    return targets.astype(VECTOR_FIELDS[TASKS[field]][1])
 
 
 def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) -> np.ndarray:
     if values.dtype.kind == "f":
         is_whole = not (values % 1).any()
         remedy = f"class numbers must be integers, e.g. {name}.astype('int32')"
-        remedy = remedy if is_whole else f"class numbers have no fractions; {_OWN_TASK}"
+        if not is_whole:
+            ways = 'numbers to predict need task="scalar_regression"'
+            remedy = f"class numbers have no fractions; {ways}"
         raise request.error(f"{name} is {values.dtype}; {remedy}")
     is_mask, declared = field == "masks", request.config.mask_values
     if is_mask and declared is not None:

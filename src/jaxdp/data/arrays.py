@@ -9,11 +9,12 @@ import numpy as np
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
-from jaxdp.data.array_source import TASKS, array_source, warn_without_0
-from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, BadExample, Dataset, Description
+from jaxdp.data.array_source import FIELDS, TASKS, array_source, warn_without_0
+from jaxdp.data.dataset import VECTOR_FIELDS, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
+from jaxdp.data.source import ArraySource, BadExample, FieldsSource
 from jaxdp.data.sources import read_settings
 from jaxdp.errors import ConfigError
 from jaxdp.text.flags import names
@@ -41,13 +42,17 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
     Args:
         images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey images.
-        targets: determine the task. Integers (N,) are labels, integers (N, H, W) are masks, with
-            255 for ignored pixels, and uint8 (N, H, W, C) are images to be learned. With one
-            channel, few low values are masks.
+        targets: determine the task. Integers (N,) are labels, 0 and 1 (N, C) mark the classes of
+            multi-label images, and numbers with fractions (N,) or (N, C) are to be predicted.
+            Integers (N, H, W) are masks, with 255 for ignored pixels, and uint8 (N, H, W, C) are
+            images to be learned. With one channel, few low values are masks. A dict of arrays
+            (N, ...) gives the fields of a task of your own, or of `tasks.heads`.
         validation: a share between 0 and 1 of each class, which is drawn from the examples and
             excluded from training; or a pair of images and targets.
         test: a pair of images and targets.
-        task: `classification`, `segmentation` or `regression`, if the targets do not determine it.
+        task: `classification`, `multilabel`, `scalar_regression`, `segmentation` or `regression`,
+            if the targets do not determine it. With a dict of arrays, the name of your own task;
+            `heads` by default.
         class_names: one per class.
         num_classes: number of classes of labels or masks, if it is larger than the number that
             occurs.
@@ -68,6 +73,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     request, validation = request_for(
         task,
         validation,
+        any_task=isinstance(targets, Mapping),
         dataset=name,
         num_classes=num_classes,
         mask_values=mask_values,
@@ -80,20 +86,23 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     return _opened(_array_splits((images, targets), validation, test, request), request)
 
 
-def request_for(task: str | None, validation: Any, **settings: Any) -> tuple[Request, Any]:
+def request_for(
+    task: str | None, validation: Any, *, any_task: bool = False, **settings: Any
+) -> tuple[Request, Any]:
     """Returns the request for a dataset that a program makes, and its validation data, if they are
     no share.
 
     Args:
         task: for which the targets are; None if they determine it.
         validation: a share, or data.
+        any_task: whether the task may be one of the program's own.
         settings: the other settings of the data.
 
     Raises:
         ConfigError: for an unknown task, and settings that do not fit.
     """
-    if task not in (None, *TARGET_FIELDS):
-        raise ConfigError("task", task, f"must be one of {', '.join(TARGET_FIELDS)}")
+    if not any_task and task not in (None, *FIELDS):
+        raise ConfigError("task", task, f"must be one of {', '.join(FIELDS)}")
     if isinstance(validation, numbers.Real):
         settings["validation"] = str(float(validation))
         validation = None
@@ -171,20 +180,25 @@ def array_dataset(splits: Mapping[str, Any], request: Request, **facts: Any) -> 
         facts: other fields of the dataset.
     """
     train = next(iter(splits.values()))
+    all_splits: dict[str, Any] = {"train": None} | dict(splits)
+    facts |= {"image_shape": train.images.shape[1:], "dtype": train.images.dtype.name}
+    if isinstance(train, FieldsSource):  # their task knows the number of classes
+        task = (*request.tasks, "heads")[0] if request.known is None else request.known.task
+        kind = "classification" if request.known is None else request.known.answer
+        return Dataset(**all_splits, task=task, kind=kind, targets=train.shapes(), **facts)
     classes = 0
     if train.field == "targets":
         classes = train.targets.shape[3]
+    elif TASKS[train.field] in VECTOR_FIELDS:
+        classes = train.targets.shape[1]
     elif train.field == "labels":
         classes = 1 + max(int(source.targets.max(initial=-1)) for source in splits.values())
         if request.known is None:
             warn_without_0(train.targets, request)
-    all_splits: dict[str, Any] = {"train": None} | dict(splits)
     return Dataset(
         **all_splits,
         task=TASKS[train.field],
         num_classes=classes,
-        image_shape=train.images.shape[1:],
-        dtype=train.images.dtype.name,
         instances=request.config.instances and train.field == "masks",
         **facts,
     )

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxdp.data.dataset import DTYPES, BadExample
+from jaxdp.data.dataset import DTYPES
+from jaxdp.data.source import BadExample
 from jaxdp.data.tiff import ASSOCIATED
 
 _AS_FLOAT = ("int8", "int16", "float16", "float64")

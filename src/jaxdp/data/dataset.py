@@ -1,46 +1,30 @@
 """Defines a dataset: its splits, and the facts that a model, a task and a report require."""
 
-import abc
 import dataclasses
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from jaxdp.config import DataConfig
-from jaxdp.errors import ConfigError
-from jaxdp.text.flags import Sentence, flag, for_command
+from jaxdp.data.source import Source
 
-Example = dict[str, Any]
-Size = tuple[int, int]  # height, width
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
 PAD_LABEL = -1  # instance label of padding pixels of an image
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
+# The field of a task whose target is a vector for each image, and its dtype.
+VECTOR_FIELDS = {"multilabel": ("present", "uint8"), "scalar_regression": ("values", "float32")}
 NOT_FINITE = "has NaN or infinite pixels"
 # How many widths of the range a pixel may be outside the range, so that sums of squares of pixels
 # stay finite in float32.
 _FARTHEST = 1e12
-_SKIP = flag("on_bad_example", "skip")
-_FIX_OR_SKIP = f"fix or remove it, or leave such examples out with {_SKIP}"
 
 
-class BadExample(ConfigError):
-    """An example cannot be used. `--on-bad-example` determines the consequence.
-
-    Args:
-        where: file or split and index.
-        ways: what to do, where bad examples cannot be left out.
-    """
-
-    def __init__(self, where: object, problem: str, ways: str = _FIX_OR_SKIP) -> None:
-        self.where, self.problem, self._ways = str(where), Sentence(problem), ways
-        super().__init__("", where, f"{where}: {self.problem.template}; {ways}")
-
-    def __reduce__(self) -> Any:
-        return BadExample, (self.where, self.problem, self._ways)
+def kind_of(task: str) -> str:
+    """Returns the built-in task whose models and pictures suit a task of jaxdp's own."""
+    return "classification" if task in VECTOR_FIELDS else task
 
 
 def pixel_problem(darkest: float, brightest: float, pixel_range: tuple[float, float]) -> str:
@@ -65,143 +49,6 @@ def native(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
-    """Returns how many of these examples have each problem, the most common first.
-
-    Problems that differ only in numbers, such as the sizes of masks, count as one problem, in which
-    `N` replaces the different numbers.
-    """
-    groups: dict[str, list[str]] = {}
-    for error in problems:
-        problem = for_command(error.problem)  # as all files of a run name settings
-        groups.setdefault(re.sub(r"\d+", "N", problem), []).append(problem)
-    return {
-        kind if len(set(texts)) > 1 else texts[0]: len(texts)
-        for kind, texts in sorted(groups.items(), key=lambda group: -len(group[1]))
-    }
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Random access to the examples of one split, from several threads at once.
-
-    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task
-    requires: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; with
-    `Dataset.instances` int32, instance labels), `targets` (uint8, H x W x C, an image), or for your
-    own task the fields that `Dataset.targets` declares. It raises BadExample for a broken example.
-
-    A source may also have `__getitems__(indices)`, which reads several examples at once, and the
-    other attributes of `BaseSource`.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-
-class BaseSource(abc.ABC):
-    """A source with defaults for all optional attributes of a source."""
-
-    sizes: Sequence[Size] = ()  # of all images, if headers contain the sizes
-    may_change: bool = False  # whether an index may give another example in another epoch
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
-    def __getitem__(self, index: int) -> Example: ...
-
-    def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
-        return map(self.__getitem__, indices)
-
-    def name(self, index: int) -> str:
-        """Returns the name of an example in errors; empty for its split and index."""
-        return ""
-
-    def labels(self) -> Any:
-        """Returns all labels, -1 for an example that cannot be read."""
-        return list(map(self._label, range(len(self))))
-
-    def _label(self, index: int) -> int:
-        try:
-            return int(self[index]["labels"])
-        except BadExample:
-            return -1
-
-    def groups(self) -> Sequence[Any] | None:
-        """Returns the file of each example, if all examples of a file must be in the same split."""
-        return None
-
-    def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        """Returns a mask as stored, or its classes according to `--mask-values`, and its name in
-        errors.
-        """
-        return self[index]["masks"], self.name(index)
-
-    def resized_to(self, resize: Any) -> "BaseSource":
-        """Returns this source, which may decode images at a reduced size if they are resized
-        afterwards.
-        """
-        return self
-
-
-class UserSource(BaseSource):
-    """An object with a length and an index as a source, which uses all other attributes of the
-    object.
-    """
-
-    def __init__(self, examples: Source) -> None:
-        self.examples: Any = examples
-        for name in ("__getitems__", "name", "groups", "may_change"):
-            if hasattr(examples, name):
-                setattr(self, name, getattr(examples, name))
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.examples[index]
-
-    def labels(self) -> Any:
-        labels = getattr(self.examples, "labels", None)
-        labels = labels() if callable(labels) else labels
-        return super().labels() if labels is None else labels
-
-
-def as_source(source: Source) -> BaseSource:
-    """Returns a source with all optional attributes."""
-    return source if isinstance(source, BaseSource) else UserSource(source)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArraySource(BaseSource):
-    """A split that fits in memory.
-
-    Attributes:
-        images: uint8, uint16 or float32 (N, H, W, C).
-        targets: integers (N,), masks (N, H, W) or images (N, H, W, C).
-        field: `labels`, `masks` or `targets`.
-        where: what errors call the split.
-    """
-
-    images: np.ndarray
-    targets: np.ndarray
-    field: str = "labels"
-    where: str = ""
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> Example:
-        return {"images": self.images[index], self.field: self.targets[index]}
-
-    def name(self, index: int) -> str:
-        return f"{self.where}[{index}]" if self.where else ""
-
-    def labels(self) -> np.ndarray:
-        return self.targets
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """Facts of a dataset that a model requires. Zeros and empty tuples mean unknown facts, which
@@ -209,7 +56,8 @@ class DatasetInfo:
 
     Attributes:
         task: the task for which the examples have targets.
-        num_classes: number of classes of labels or masks; for regression, of channels of a target.
+        num_classes: number of classes of labels or masks; for regression, of channels of a target;
+            for `scalar_regression`, of numbers.
         image_shape: (height, width, channels) of the training images.
         mean, std: per channel, in the units of the stored pixels; images are normalized by them
             inside the compiled step. With a `pixel_range`, in units of 0 to 255.
@@ -222,6 +70,7 @@ class DatasetInfo:
             background. `data.instances` makes the targets of training from them: `masks` of the
             classes background, cell and border, and `border_weights`.
         mask_values: values of the training masks, if no setting declares which values are classes.
+        value_mean, value_std: of each number of `scalar_regression` over the training set.
     """
 
     task: str = "classification"
@@ -235,11 +84,13 @@ class DatasetInfo:
     pixel_range: tuple[float, float] | None = None
     instances: bool = False
     mask_values: tuple[int, ...] = ()
+    value_mean: tuple[float, ...] = ()
+    value_std: tuple[float, ...] = ()
 
     @property
     def answer(self) -> str:
         """The built-in task that predicts in the same form: classes, masks or images."""
-        return self.kind or self.task
+        return self.kind or kind_of(self.task)
 
     def stored_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns mean and standard deviation per channel, as pixels are stored."""
@@ -346,6 +197,9 @@ class Dataset(DatasetInfo):
         images = {"images": (self.image_shape, np.dtype(self.dtype))}
         if self.targets:
             return images | dict(self.targets)
+        if self.task in VECTOR_FIELDS:
+            field, dtype = VECTOR_FIELDS[self.task]
+            return images | {field: ((self.num_classes,), np.dtype(dtype))}
         grid = self.image_shape[:2]
         targets = {
             "labels": ((), np.int32),

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from jaxdp.data.dataset import BadExample
+from jaxdp.data.source import BadExample
 from jaxdp.data.split import Split
 
 _SAMPLE = 64  # examples, which take negligible time to read

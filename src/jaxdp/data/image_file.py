@@ -18,10 +18,11 @@ from PIL import Image
 from jaxdp.config.values import MaskValues
 from jaxdp.data import netpbm, tiff
 from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
-from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
+from jaxdp.data.dataset import NOT_FINITE
 from jaxdp.data.masks import check_zero, to_class_numbers
 from jaxdp.data.orientation import size_of, upright
 from jaxdp.data.resize import Resize
+from jaxdp.data.source import BadExample, Size
 from jaxdp.runtime import platform
 from jaxdp.text.console import say
 from jaxdp.text.messages import one_line

@@ -1,4 +1,4 @@
-"""Defines a source of encoded images, each with a label or an encoded mask."""
+"""Defines a source of encoded images, each with a label, a vector or an encoded mask."""
 
 import abc
 import dataclasses
@@ -7,10 +7,11 @@ import numpy as np
 
 from jaxdp.config import DataConfig
 from jaxdp.data import image_file
-from jaxdp.data.dataset import BadExample, BaseSource, Example
+from jaxdp.data.dataset import VECTOR_FIELDS
 from jaxdp.data.image_file import Data
 from jaxdp.data.instances import instance_labels
 from jaxdp.data.resize import Resize
+from jaxdp.data.source import BadExample, BaseSource, Example
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class ImageSource(BaseSource):
     """Images that are decoded when they are read.
 
     Attributes:
-        task: `classification` or `segmentation`.
+        task: `classification`, `segmentation` or one of `VECTOR_FIELDS`.
         channels: number of channels to which all images are decoded.
         dtype: the dtype that all images must have.
         config: has `--mask-values` and `--instances`.
@@ -32,16 +33,18 @@ class ImageSource(BaseSource):
     resize: Resize | None = None
 
     @abc.abstractmethod
-    def stored(self, index: int) -> tuple[Data, int | Data]:
-        """Returns an image as stored, and its label or its mask as stored."""
+    def stored(self, index: int) -> tuple[Data, int | np.ndarray | Data]:
+        """Returns an image as stored, and its label, its vector or its mask as stored."""
 
     def __getitem__(self, index: int) -> Example:
         return self.decoded(index, *self.stored(index))
 
-    def decoded(self, index: int, image: Data, target: int | Data) -> Example:
+    def decoded(self, index: int, image: Data, target: int | np.ndarray | Data) -> Example:
         """Returns an example from what is stored."""
         if isinstance(target, int):
             example: Example = {"labels": target}
+        elif isinstance(target, np.ndarray):
+            example = {VECTOR_FIELDS[self.task][0]: target}
         else:
             example = {"masks": self.decode_mask(target, self._where(index, target))}
         where = self._where(index, image)
@@ -56,7 +59,7 @@ class ImageSource(BaseSource):
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
         mask = self.stored(index)[1]
-        assert not isinstance(mask, int)
+        assert not isinstance(mask, int | np.ndarray)
         where = self._where(index, mask)
         declared = self.config.instances or self.config.mask_values is not None
         return (self.decode_mask if declared else image_file.read_mask)(mask, where), str(where)
@@ -74,4 +77,4 @@ class ImageSource(BaseSource):
 
     def resized_to(self, resize: Resize | None) -> "ImageSource":
         # Images with masks are resized from their full size.
-        return dataclasses.replace(self, resize=resize if self.task == "classification" else None)
+        return dataclasses.replace(self, resize=None if self.task == "segmentation" else resize)

@@ -5,9 +5,10 @@ import zlib
 import numpy as np
 from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
-from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, BadExample
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.masks import check_whole
 from jaxdp.data.resize import pad
+from jaxdp.data.source import BadExample
 
 Objects = Integer[np.ndarray, "height width"]  # numbers of objects
 CLASS_NAMES = ("background", "cell", "border")

@@ -7,10 +7,10 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.array_source import warn_without_0
+from jaxdp.data.array_source import FIELDS, warn_without_0
 from jaxdp.data.arrays import request_for
 from jaxdp.data.conversion import convert
-from jaxdp.data.dataset import TARGET_FIELDS, BadExample, BaseSource, Dataset, Example
+from jaxdp.data.dataset import VECTOR_FIELDS, Dataset
 from jaxdp.data.find_images import USUAL
 from jaxdp.data.image_file import read_image, read_mask
 from jaxdp.data.instances import instance_labels
@@ -18,6 +18,7 @@ from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
+from jaxdp.data.source import BadExample, BaseSource, Example
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import one_line
 
@@ -42,6 +43,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     Grain source, a list.
 
     Each item is a dict of `image` and `label`, `mask` or `target`, or a pair of image and target.
+    The target is a vector of 0 and 1 for `multilabel`, and of numbers for `scalar_regression`.
     A list or a tuple is read once, and may be placed on the devices. Other objects are asked for
     their items in each epoch, since they may draw them at random.
     Images are Pillow's, or arrays (H, W, C) or (H, W); PyTorch's tensors, and those of classes
@@ -53,7 +55,8 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         validation: a share between 0 and 1 of each class, which is drawn from `train`; or another
             object.
         test: another object.
-        task: `classification`, `segmentation` or `regression`, which specifies the targets.
+        task: `classification`, `multilabel`, `scalar_regression`, `segmentation` or `regression`,
+            which specifies the targets.
         class_names: one per class; by default those that a Hugging Face dataset (`features`) or a
             dataset of torchvision (`classes`) knows, otherwise counted from "0".
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
@@ -80,7 +83,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         class_names=tuple(class_names) or None,
     )
     splits: dict[str, Any] = {
-        split: Items(items, TARGET_FIELDS[task], f"{name} {split}", request.config)
+        split: Items(items, FIELDS[task], f"{name} {split}", request.config)
         for split, items in {"train": train, "validation": validation, "test": test}.items()
         if items is not None
     }
@@ -88,6 +91,9 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     objects, train, names = train, splits["train"], ()
     first = next(look_through(train.__getitem__, range(len(train)), "train", request))
     classes = first["targets"].shape[2] if task == "regression" else 0
+    if task in VECTOR_FIELDS:
+        classes = len(first[FIELDS[task]])
+        names = _known_names(objects, classes) if task == "multilabel" and not class_names else ()
     if task == "classification":
         labels = [source.labels() for source in splits.values()]
         classes = 1 + max(max(each, default=0) for each in labels)
@@ -125,7 +131,7 @@ class Items(BaseSource):
 
     Args:
         items: has a length and an index.
-        field: `labels`, `masks` or `targets`.
+        field: `labels`, `masks`, `targets`, `present` or `values`.
         where: its name in errors.
         config: determines which mask values are classes.
     """
@@ -172,6 +178,11 @@ class Items(BaseSource):
             return _label(target, where)
         if self._field == "targets":
             return _pixels(target, where)
+        if self._field in ("present", "values"):
+            vector = np.atleast_1d(as_array(target))
+            if self._field == "present" and not np.isin(vector, (0, 1)).all():
+                raise BadExample(where, "its target is no vector of 0 and 1")
+            return vector.astype(dict(VECTOR_FIELDS.values())[self._field])
         is_picture = isinstance(target, Image.Image)
         values = self._config.mask_values
         mask = read_mask(target, where, values) if is_picture else as_array(target)

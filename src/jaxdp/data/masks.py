@@ -9,8 +9,9 @@ import numpy as np
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
-from jaxdp.data.dataset import IGNORE_LABEL, BadExample
+from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.data.request import NOT_GIVEN, Request
+from jaxdp.data.source import BadExample
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import warn
 from jaxdp.text.messages import some

@@ -6,25 +6,18 @@ import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxdp.config.values import MOST_CLASSES
-from jaxdp.data.dataset import (
-    IGNORE_LABEL,
-    NOT_FINITE,
-    BadExample,
-    BaseSource,
-    Dataset,
-    Size,
-    pixel_problem,
-)
+from jaxdp.data.dataset import IGNORE_LABEL, NOT_FINITE, Dataset, pixel_problem
 from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.masks import BLACK_AND_WHITE, Found, check_like, find_classes, unique_values
 from jaxdp.data.pixel_statistics import PixelStatistics
 from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.data.resize import Resize
+from jaxdp.data.source import BadExample, BaseSource, Size
 from jaxdp.data.split import Split
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
@@ -113,10 +106,29 @@ def count_classes(
         classes, held = _mask_classes(source, indices, request, names)
     if dataset.task in ("classification", "segmentation"):
         classes = _checked_classes(max(classes, len(names)), request)
-    elif task == "regression" and config.num_classes not in (None, classes):
-        remedy = f"the targets of {name} have {classes} channels; leave it out"
+    elif config.num_classes not in (None, classes):
+        unit = "channels" if task == "regression" else "columns"
+        remedy = f"the targets of {name} have {classes} {unit}; leave it out"
         raise ConfigError("num_classes", config.num_classes, remedy)
     return dataclasses.replace(dataset, num_classes=classes, class_names=names, mask_values=held)
+
+
+def measure_values(dataset: Dataset, source: BaseSource, indices: np.ndarray) -> Dataset:
+    """Returns the dataset with mean and standard deviation of the numbers that it is for, of the
+    examples to train on, if it is for numbers and does not know them.
+    """
+    if dataset.task != "scalar_regression" or dataset.value_mean:
+        return dataset
+    values = np.asarray(source.values(), np.float64)[indices]
+    values = values[np.isfinite(values).all(-1)]
+    if not len(values):
+        return dataset  # reading them reports the problem
+    std = values.std(0)
+    std[std == 0] = 1.0
+    facts: dict[str, Any] = {"value_mean": values.mean(0), "value_std": std}
+    return dataclasses.replace(
+        dataset, **{name: tuple(fact.tolist()) for name, fact in facts.items()}
+    )
 
 
 def _mask_classes(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxdp.config import DataConfig
-from jaxdp.data.dataset import Dataset, Description
-from jaxdp.data.measure import check_masks, count_classes, measure_pixels
+from jaxdp.data.dataset import Dataset, Description, kind_of
+from jaxdp.data.measure import check_masks, count_classes, measure_pixels, measure_values
 from jaxdp.data.request import Request
 from jaxdp.data.resize import Resize, plan_resize
 from jaxdp.data.split import Split
@@ -39,6 +39,7 @@ def complete(dataset: Dataset, request: Request) -> Dataset:
         indices = np.union1d(indices, drawn)
     dataset = count_classes(dataset, source, indices, request)
     if request.known is None:
+        dataset = measure_values(dataset, source, parts[first][1])
         dataset = _with_class_names(dataset, request)
         for split, (other, of) in parts.items() if dataset.mask_values else ():
             if split != "train":
@@ -74,7 +75,7 @@ def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
 def check_dataset(
     dataset: Dataset,
     config: DataConfig,
-    kind_of: Callable[[str], str] = lambda task: task,
+    kind_of: Callable[[str], str] = kind_of,
     tasks: Sequence[str] = (),
 ) -> Dataset:
     """Returns the dataset with images of the size that `config` specifies and a `Split` for each
@@ -107,6 +108,8 @@ def check_dataset(
             given = dataset.settings.augment if dataset.settings is not None else None
             others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
             dataset = dataclasses.replace(dataset, augment=given or (), defaults=others)
+    if dataset.train is not None:
+        dataset = measure_values(dataset, splits["train"].source, splits["train"].indices)
     if is_resized or not (dataset.mean and dataset.std):
         dataset = measure_pixels(dataset, splits, resize if is_resized else None, request)
     revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
@@ -165,7 +168,7 @@ def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
     if found and names[: len(found)] != found:
         known = some(found)
         remedy = f"the classes of {name} have names already ({known}); leave it out"
-    elif dataset.task not in ("classification", "segmentation"):
+    elif dataset.answer == "regression":
         remedy = f"{name} has no classes, but targets for {dataset.task}; leave it out"
     elif len(names) != dataset.num_classes:
         remedy = (
@@ -192,6 +195,9 @@ def with_classes(dataset: Dataset, known: Description) -> Dataset:
     """
     theirs, ours, name = dataset.class_names, known.names, dataset.name
     counted = tuple(map(str, range(known.num_classes)))
+    if dataset.task == "scalar_regression" and dataset.num_classes != known.num_classes:
+        remedy = f"has {dataset.num_classes} numbers, and the model {known.num_classes}"
+        raise ConfigError("dataset", name, remedy)
     # Numbers name the classes of a model without class names.
     by_name = bool(theirs) and bool(ours or {*theirs} & {*counted})
     classes = dataset.num_classes

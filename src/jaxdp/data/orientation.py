@@ -6,7 +6,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from jaxdp.data import tiff
-from jaxdp.data.dataset import Size
+from jaxdp.data.source import Size
 
 # Chunks of a PNG file that may hold an orientation, even after its pixels, and how many bytes are
 # searched.

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from jaxdp.config import DataConfig
-from jaxdp.data.dataset import Description, Source
+from jaxdp.data.dataset import Description
+from jaxdp.data.source import Source
 from jaxdp.errors import ConfigError, flag
 
 SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, Dataset, Example, Size
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, Dataset
+from jaxdp.data.source import Example, Size
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say_again, warn_again
 

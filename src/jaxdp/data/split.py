@@ -9,18 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import (
-    IGNORE_LABEL,
-    BadExample,
-    Dataset,
-    Example,
-    as_source,
-    native,
-    pixel_problem,
-)
+from jaxdp.data.dataset import IGNORE_LABEL, Dataset, native, pixel_problem
 from jaxdp.data.instances import Targets
 from jaxdp.data.masks import check_like, mask_table
 from jaxdp.data.resize import Resize
+from jaxdp.data.source import BadExample, Example, as_source
 from jaxdp.errors import ConfigError
 
 _ALIGNMENT = 64  # bytes
@@ -169,8 +162,13 @@ class Split:
             for table in (self._stored_table, self.class_table):
                 if table is not None:
                     example = example | {"masks": table[example["masks"]].astype(np.uint8)}
-        elif self.class_table is not None:
+        elif self.class_table is not None and "labels" in example:
             example = example | {"labels": self.class_table[int(example["labels"])]}
+        elif self.class_table is not None:  # a column for each class
+            (field,) = example.keys() & {"present", "values"}
+            columns = np.zeros(self._num_classes, example[field].dtype)
+            columns[self.class_table[: len(example[field])]] = example[field]
+            example = example | {field: columns}
         return example if self.resize is None else self.resize.apply_to(example)
 
     def _checked(self, example: Example | BadExample, index: int) -> Example:
@@ -215,6 +213,10 @@ class Split:
             problem = f"its {name} are {value.dtype}, not {np.dtype(dtype)}"
         elif name == "images" and value.dtype.kind == "f" and self.pixel_range is not None:
             problem = pixel_problem(float(value.min()), float(value.max()), self.pixel_range)
+        elif name == "values" and not np.isfinite(value).all():
+            problem = "its numbers are NaN or infinite"
+        elif name == "present" and value.max(initial=0) > 1:
+            problem = f"its classes are marked by 1, not by {value.max()}"
         elif name == "labels" and not 0 <= int(value) <= highest:
             problem = f"its label {value} is not one of 0 to {highest}"
         elif name == "masks" and value.max(initial=0) > highest:

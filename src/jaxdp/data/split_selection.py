@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import BaseSource, Dataset, as_source
+from jaxdp.data.dataset import Dataset
 from jaxdp.data.find_images import USUAL
 from jaxdp.data.request import NOT_GIVEN, Request
+from jaxdp.data.source import BaseSource, as_source
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import Size, native
+from jaxdp.data.dataset import native
+from jaxdp.data.source import Size
 from jaxdp.runtime.free_memory import check_memory
 
 SUFFIXES = (".tif", ".tiff")

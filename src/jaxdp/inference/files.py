@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import BadExample
 from jaxdp.data.find_images import SUFFIXES, find_images
 from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
+from jaxdp.data.source import BadExample
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform

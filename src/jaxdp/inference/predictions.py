@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxdp.data.dataset import BadExample
 from jaxdp.data.layout import as_array, is_tensor
+from jaxdp.data.source import BadExample
 from jaxdp.inference import files, instances
 from jaxdp.inference.files import SurveyedImage
 from jaxdp.inference.predictor import Predictor

@@ -13,9 +13,10 @@ from jaxtyping import Float32
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.dataset import BadExample, Size, native, pixel_problem
+from jaxdp.data.dataset import native, pixel_problem
 from jaxdp.data.image_file import Data, Picture, planes_of, read_image
 from jaxdp.data.resize import Resize, resize_to
+from jaxdp.data.source import BadExample, Size
 from jaxdp.data.sources import Description
 from jaxdp.errors import ConfigError
 from jaxdp.inference import receptive_field as reach
@@ -56,6 +57,7 @@ class Predictor:
     Attributes:
         config: settings of the run.
         description: of the dataset that the model was trained on.
+        task: which also says how predictions are written.
         resized: whether images are resized to the size that the model was trained at.
 
     Raises:
@@ -77,6 +79,7 @@ class Predictor:
         platform.check_precision(config.precision)
         self.config = config
         self.description = description
+        self.task = task
         self._classifies = description.answer == "classification"
         self.resized = self._classifies or config.image_size is not None
         height, width, channels = description.image_shape

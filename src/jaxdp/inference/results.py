@@ -14,6 +14,7 @@ from jaxdp.inference.files import ImageFile
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import check_file, check_folder, replace_file
+from jaxdp.tasks import Task
 from jaxdp.text import csv_text
 from jaxdp.text.messages import valid_text
 from jaxdp.text.parsing import resolved
@@ -25,6 +26,7 @@ class Results:
     """The results of all images. Masks and images are written at once, and tables at the end.
 
     Args:
+        task: which states the predictions of a classifier.
         csv: file for a line for each image or object.
         output_dir: folder for masks and images.
         top_k: how many classes to name for each image.
@@ -38,6 +40,7 @@ class Results:
     def __init__(
         self,
         description: Description,
+        task: Task,
         *,
         csv: str | None,
         output_dir: str | None,
@@ -70,14 +73,16 @@ class Results:
         if description.instances:
             instances.require()
         self._description = description
+        self._task = task
         self._csv = pathlib.Path(csv) if csv else None
         self._folder = pathlib.Path(output_dir) if output_dir else None
         self._top_k = top_k
         self._mask_values = mask_values
         self._rows: list[Row] = []
-        columns = ["class", "probability"] if kind == "classification" else []
-        columns += description.class_names
-        if description.instances:
+        columns = [*description.class_names]
+        if kind == "classification":
+            columns = task.columns()
+        elif description.instances:
             columns = instances.columns(description.image_shape[-1])
         self._cells: list[Any] = [["file", *columns]]  # of the CSV file
         self._stack: dict[pathlib.Path, list[np.ndarray]] = {}  # labels of one file
@@ -101,7 +106,8 @@ class Results:
             answer: probabilities of the classes, or a prediction for each pixel.
         """
         if self._description.answer == "classification":
-            row = self._classes(file, answer)
+            row = self._task.row(answer, self._top_k)
+            self.add_line(str(file), *self._task.cells(answer))
         elif self._description.answer == "regression":
             row = self._pixels(file, answer)
         elif self._description.instances:
@@ -116,17 +122,6 @@ class Results:
         the end.
         """
         self._cells.append([*cells, *[""] * (len(self._cells[0]) - len(cells))])
-
-    def _classes(self, file: ImageFile, probabilities: np.ndarray) -> Row:
-        most_likely = np.argsort(-probabilities, kind="stable")[: self._top_k]
-        names = self._description.class_names
-        classes = [
-            {"class": names[index], "probability": round(float(probabilities[index]), 6)}
-            for index in most_likely
-        ]
-        every = [f"{value:.6f}" for value in probabilities]
-        self.add_line(str(file), names[most_likely[0]], every[most_likely[0]], *every)
-        return {"classes": classes}
 
     def _pixels(self, file: ImageFile, answer: np.ndarray) -> Row:
         assert self._folder is not None

@@ -1,9 +1,10 @@
-"""Draws the pictures of a finished run: a classifier's confusion matrix, or images with truth and
+"""Draws the pictures of a finished run: the confusion matrix of classes, or images with truth and
 prediction.
 """
 
 import collections
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray
 Separate = Callable[[np.ndarray], np.ndarray]
 
 _LONGEST_NAME = 36  # characters of a title
-ROWS = 3  # examples shown, evenly spaced over the test set
+ROWS, COLUMNS = 3, 4  # examples shown, evenly spaced over the test set; images of classes in a row
 
 
 def draw(
@@ -44,19 +45,29 @@ def draw(
     """
     if not task.has_pictures:
         return {}
-    if task.kind == "classification":
-        if "confusion" not in sums:
-            return {}
+    if "confusion" in sums:
         counts = np.asarray(sums["confusion"])
         drawing = confusion.plot(counts, task.class_names, directory / "confusion.png", title=title)
         confusion.write(counts, task.class_names, directory / "confusion.csv")
         return {"confusion": drawing}
+    if task.kind == "classification" and not task.target:
+        return {}
     good = [index for index in range(len(source)) if index not in source.errors]
-    places = np.linspace(0, len(good) - 1, min(ROWS, len(good))).round().astype(int)
+    count = ROWS * (COLUMNS if task.kind == "classification" else 1)
+    places = np.linspace(0, len(good) - 1, min(count, len(good))).round().astype(int)
     indices = [good[place] for place in places]
     rows = [row for _, row in compare(task, source, indices, predict, separate)]
     path = directory / "predictions.png"
-    return {"predictions": pictures.plot_rows(rows, path, valid_text(source.where))}
+    return {"predictions": pictures.plot_rows(in_rows(rows), path, valid_text(source.where))}
+
+
+def in_rows(rows: Sequence[list[Any]]) -> list[list[Any]]:
+    """Returns rows of one picture each as rows of several, and others as they are."""
+    if any(len(row) > 1 for row in rows):
+        return [*rows]
+    return [
+        [*itertools.chain(*rows[first : first + COLUMNS])] for first in range(0, len(rows), COLUMNS)
+    ]
 
 
 def compare(
@@ -65,8 +76,8 @@ def compare(
     """Yields, for each example, the error of the prediction, and titles with pictures, uint8 (H, W,
     1 or 3), that show it.
 
-    The error is 1 - the probability of the class, 1 - the average precision of instances, the share
-    of pixels with another class, or the mean difference of pixels.
+    The error is what the task of a classifier says, 1 - the average precision of instances, the
+    share of pixels with another class, or the mean difference of pixels.
 
     Args:
         predict, separate: as for `draw`.
@@ -85,9 +96,8 @@ def compare(
         name = valid_text(pathlib.PurePath(source.name(index)).name)[-_LONGEST_NAME:]
         shown = pictures.as_picture(image, source.pixel_range)
         if task.kind == "classification":
-            label, names = int(example["labels"]), task.class_names
-            said = f"{names[label]}, predicted {names[answer.argmax()]} ({answer.max():.0%})"
-            yield 1 - answer[label], [(valid_text(f"{name}\n{said}"), shown)]
+            wrong, said = task.compare(answer, example)
+            yield wrong, [(valid_text(f"{name}\n{said}"), shown)]
             continue
         color: Separate = np.asarray
         if separate is not None:

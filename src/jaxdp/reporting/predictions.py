@@ -33,11 +33,22 @@ def print_table(rows: Sequence[Row]) -> None:
 
 def _cells(row: Row) -> dict[str, str]:
     """Returns the cells of a table for an image, by the titles of the columns."""
+    if "heads" in row:
+        return {
+            f"{head}: {title}": text
+            for head, part in row["heads"].items()
+            for title, text in _cells(part).items()
+        }
     if "classes" in row:
         titles = ["most likely class", "second", "third"]
         titles += [f"{rank}th" for rank in range(4, len(row["classes"]) + 1)]
         texts = [f"{item['class']}: {item['probability']:.1%}" for item in row["classes"]]
         return dict(zip(titles, texts, strict=False))
+    if "labels" in row:
+        texts = (f"{item['class']}: {item['probability']:.1%}" for item in row["labels"])
+        return {"labels": ", ".join(texts)}
+    if "values" in row:
+        return {name: f"{value:,.6g}" for name, value in row["values"].items()}
     height, width = row["size"]
     cells = {"size": f"{height}x{width}"}
     if "objects" in row:

@@ -30,6 +30,8 @@ class Dataset(TypedDict):
     instances: NotRequired[bool]
     named: NotRequired[bool | None]
     mask_values: NotRequired[list[Count]]
+    value_mean: NotRequired[list[float]]
+    value_std: NotRequired[list[Annotated[float, lambda value: value > 0]]]
     fingerprint: NotRequired[str]
     own_task: NotRequired[str]
     own_loss: NotRequired[bool]

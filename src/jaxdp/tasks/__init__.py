@@ -3,12 +3,16 @@ a batch. It does not depend on devices.
 
 task = tasks.create("segmentation", num_classes=2, loss="dice")
 task = tasks.Segmentation(2, loss="dice")
+task = tasks.heads({"digit": tasks.Classification(10), "age": tasks.ScalarRegression(1)})
 task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_classes=10)
 """
 
 from jaxdp.tasks.classification import Classification
+from jaxdp.tasks.heads import heads
 from jaxdp.tasks.loss_function import batch_loss, from_loss
+from jaxdp.tasks.multilabel import MultiLabel
 from jaxdp.tasks.regression import Regression
+from jaxdp.tasks.scalar_regression import ScalarRegression
 from jaxdp.tasks.segmentation import Segmentation
 from jaxdp.tasks.task import (
     Sums,
@@ -24,7 +28,9 @@ from jaxdp.tasks.task import (
 
 __all__ = [
     "Classification",
+    "MultiLabel",
     "Regression",
+    "ScalarRegression",
     "Segmentation",
     "Sums",
     "Task",
@@ -32,6 +38,7 @@ __all__ = [
     "candidates",
     "create",
     "from_loss",
+    "heads",
     "keywords_of",
     "kind_of",
     "names",

@@ -26,6 +26,13 @@ from jaxdp.tasks.task import (
 LOSSES = ("l2", "l1", "huber")
 
 
+def elementwise(loss: str, errors: Array, delta: float) -> Array:
+    """Returns the loss of each error, `delta` being the one beyond which Huber's grows linearly."""
+    if loss == "huber":
+        return optax.huber_loss(errors, delta=delta)
+    return jnp.square(errors) if loss == "l2" else jnp.abs(errors)
+
+
 @register("regression")
 @dataclasses.dataclass(frozen=True)
 class Regression(Task):
@@ -57,11 +64,7 @@ class Regression(Task):
 
     def losses(self, outputs: Float[Array, "batch h w channels"], batch: Batch) -> Losses:
         errors = outputs - center_crop(batch["targets"], outputs)
-        if self.loss == "huber":
-            losses = optax.huber_loss(errors, delta=float(self.delta))
-        else:
-            losses = jnp.square(errors) if self.loss == "l2" else jnp.abs(errors)
-        return jnp.mean(losses, (1, 2, 3))
+        return jnp.mean(elementwise(self.loss, errors, float(self.delta)), (1, 2, 3))
 
     def sums(
         self, outputs: Float[Array, "batch h w channels"], batch: Batch, *, training: bool

@@ -75,8 +75,11 @@ class Task:
 
     @property
     def has_pictures(self) -> bool:
-        """Whether predictions are those of a built-in task, which can be drawn."""
-        return not self.target and not self.free_outputs
+        """Whether predictions can be drawn next to the truth: those of a built-in task, and those
+        of a task with its own `compare`.
+        """
+        is_own = type(self).compare is not Task.compare
+        return is_own or (not self.target and not self.free_outputs)
 
     def losses(self, outputs: Any, batch: Batch) -> Losses:
         """Returns the training loss of each example."""
@@ -118,6 +121,56 @@ class Task:
         regression.
         """
         return jax.nn.softmax(outputs)
+
+    def calibrated(self, metrics: Mapping[str, float]) -> "Task":
+        """Returns the task with what the validation data have chosen, such as thresholds.
+
+        Args:
+            metrics: of the validation data; empty if there are none.
+        """
+        return self
+
+    def columns(self) -> list[str]:
+        """Returns the titles of what `cells` returns."""
+        return ["class", "probability", *self.class_names]
+
+    def cells(self, prediction: np.ndarray) -> list[str]:
+        """Returns a line of the CSV file of predictions, for a task with one prediction for an
+        image.
+
+        Args:
+            prediction: what `probabilities` returns for an image.
+        """
+        best, every = int(prediction.argmax()), [f"{value:.6f}" for value in prediction]
+        return [self.class_names[best], every[best], *every]
+
+    def row(self, prediction: np.ndarray, top_k: int) -> dict[str, Any]:
+        """Returns the prediction for an image for JSON and for the table, which shows a list of
+        classes, and else each value by its name.
+
+        Args:
+            prediction: what `probabilities` returns for an image.
+            top_k: how many classes to name.
+        """
+        most_likely = np.argsort(-prediction, kind="stable")[:top_k]
+        return {
+            "classes": [
+                {"class": self.class_names[index], "probability": round(float(value), 6)}
+                for index, value in zip(most_likely, prediction[most_likely], strict=True)
+            ]
+        }
+
+    def compare(self, prediction: np.ndarray, example: Mapping[str, Any]) -> tuple[float, str]:
+        """Returns the error of the prediction for an image, and a text with truth and prediction.
+
+        Args:
+            prediction: what `probabilities` returns for an image.
+            example: the fields of the image, without a dim for the batch.
+        """
+        label, names = int(example["labels"]), self.class_names
+        best = int(prediction.argmax())
+        text = f"{names[label]}, predicted {names[best]} ({prediction[best]:.0%})"
+        return float(1 - prediction[label]), text
 
 
 _tasks: Registry[type[Task]] = Registry("task", "jaxdp.tasks")

@@ -10,11 +10,12 @@ import jax
 
 from jaxdp.build.setup import Setup
 from jaxdp.config import OBJECT
-from jaxdp.data.dataset import by_reason
+from jaxdp.data.source import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
+from jaxdp.tasks import Task
 from jaxdp.text.console import warn
 from jaxdp.text.version import version
 from jaxdp.training.counters import Counters
@@ -117,25 +118,30 @@ def result_metrics(
     state, sums, split = outcome.state, outcome.sums, setup.evaluator.split or "test"
     assert state is not None
     assert sums is not None
-    values = {split: _split_metrics(setup, split, sums, predictor)}
-    if outcome.status == "done" and split != "test" and setup.dataset.test is not None:
-        tested = setup.evaluator.evaluate(state, split="test")
-        values["test"] = _split_metrics(setup, "test", tested, predictor)
+    task = setup.step_config.task
+    values = {split: _split_metrics(setup, task, split, sums, predictor)}
+    if outcome.status == "done" and split != "test":
+        if (chosen := task.calibrated(values[split])) is not task:
+            task, values = chosen, {split: _split_metrics(setup, chosen, split, sums, predictor)}
+        if setup.dataset.test is not None:
+            tested = setup.evaluator.evaluate(state, split="test")
+            values["test"] = _split_metrics(setup, task, "test", tested, predictor)
     return values
 
 
 def _split_metrics(
-    setup: Setup, split: str, sums: metrics.Sums, predictor: Predictor
+    setup: Setup, task: Task, split: str, sums: metrics.Sums, predictor: Predictor
 ) -> dict[str, float]:
     """Returns the metrics of a split, for instance segmentation also of its instances.
 
     Args:
+        task: with what validation data have chosen.
         sums: of its evaluation.
         predictor: of the state that was evaluated.
     """
     if setup.dataset.instances:
         sums = metrics.add(sums, *instances.count(predictor, setup.examples.source(split)))
-    values = metrics.compute(setup.step_config.task, sums)
+    values = metrics.compute(task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:
         warn(f"the {split} loss of the result is {values['loss']}")
     return values

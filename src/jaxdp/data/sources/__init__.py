@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxdp.config import DataConfig, settings_with
-from jaxdp.data.dataset import (
-    TARGET_FIELDS,
-    ArraySource,
-    BadExample,
-    Dataset,
-    Description,
-    Example,
-)
+from jaxdp.data.dataset import TARGET_FIELDS, Dataset, Description, kind_of
 from jaxdp.data.opening import check_dataset, complete
 from jaxdp.data.request import Request
+from jaxdp.data.source import ArraySource, BadExample, Example
 from jaxdp.data.split import Split
 from jaxdp.errors import ConfigError
 from jaxdp.plugins.registry import Registry
@@ -36,7 +30,7 @@ names = _datasets.entries
 def open_dataset(
     config: DataConfig | str,
     tasks: Sequence[str] = (),
-    kind_of: Callable[[str], str] = lambda task: task,
+    kind_of: Callable[[str], str] = kind_of,
     known: Description | None = None,
 ) -> Dataset:
     """Opens a dataset. Its splits are `Split`s.

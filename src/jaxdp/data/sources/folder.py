@@ -1,5 +1,5 @@
-"""Reads images from folders, with a folder for each class, or with `images` and `masks`:
-`--dataset folder:PATH`.
+"""Reads images from folders, with a folder for each class, with `images` and `masks`, or with
+`labels.csv`: `--dataset folder:PATH`.
 """
 
 import collections
@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxdp.config import DataConfig
-from jaxdp.data import sources
-from jaxdp.data.dataset import DTYPES, BadExample, Dataset, Size
+from jaxdp.data import labels_table, sources
+from jaxdp.data.dataset import DTYPES, Dataset
 from jaxdp.data.find_images import USUAL, find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
 from jaxdp.data.image_pairs import (
@@ -25,14 +27,15 @@ from jaxdp.data.image_pairs import (
 )
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
+from jaxdp.data.source import BadExample, Size
 from jaxdp.data.split_selection import name_splits, usual_names
 from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed, some
 
 _FORM = (
-    "should hold a folder of pictures for each class, or the folders images and masks; either of"
-    " them under train, val and test, or not"
+    "should hold a folder of pictures for each class, the folders images and masks, or pictures and"
+    " labels.csv; each under train, val and test, or not"
 )
 
 # Properties that one file may determine for all files.
@@ -42,8 +45,9 @@ _EXTREMES: tuple[Callable[[Header], int], ...] = (
     lambda header: max(width for _, width in header.sizes),
 )
 
-File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it exists
-Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or its problem
+# An image, if it exists, and its label, its vector, its mask or its problem.
+File = tuple[Path | None, int | np.ndarray | Path | str | None]
+Row = tuple[Picture, int | np.ndarray | Picture | str]
 
 
 @sources.register("folder")
@@ -51,9 +55,10 @@ def folder(request: Request) -> Dataset:
     """Returns the dataset in train/, val/ (or validation/) and test/. Without these folders, a
     tenth of each class is test data.
 
-    A class is a folder of images, at any depth. A mask has the name of its image. Other usual names
-    are also read, and one line reports them. Hidden files and other types of files do not count.
-    The pages of a TIFF file are examples. The headers of all files determine channels and depth.
+    A class is a folder of images, at any depth, or a name in `labels.csv`. A mask has the name of
+    its image. Other usual names are also read, and one line reports them. Hidden files and other
+    types of files do not count. The pages of a TIFF file are examples. The headers of all files
+    determine channels and depth.
 
     Raises:
         ConfigError: for another folder structure, fewer than two classes, or names that do not
@@ -65,14 +70,26 @@ def folder(request: Request) -> Dataset:
     warn_of_unread(path)
     folders = _split_folders(request, path)
     classifies = request.known is not None and request.known.answer == "classification"
-    has_masks = not classifies and bool(pair_folders(path, next(iter(folders.values()))))
-    task = request.choose("segmentation" if has_masks else "classification")
+    is_table = labels_table.is_there(path, folders)
+    has_masks = not (classifies or is_table) and bool(
+        pair_folders(path, next(iter(folders.values())))
+    )
     class_names: tuple[str, ...] = ()
-    if has_masks:
+    files: Any
+    if is_table:
+        task, files, class_names = labels_table.read(request, path, folders)
+    elif has_masks:
+        task = request.choose("segmentation")
         files = {split: find_pairs(request, path, each) for split, each in folders.items()}
     else:
+        task = request.choose("classification")
         files, class_names = _labelled(request, folders)
-    images = [image for each in files.values() for image, _ in each if image is not None]
+    images = [
+        image
+        for each in files.values()
+        for image, target in each
+        if image is not None and not isinstance(target, str)
+    ]
     masks = [mask for each in files.values() for _, mask in each if isinstance(mask, Path)]
     headers = read_headers(images, config.tiff)
     # All planes of a stack of masks, regardless of its metadata.
@@ -109,7 +126,7 @@ def folder(request: Request) -> Dataset:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FolderSource(ImageSource):
-    """Image files, each with a label or a mask file.
+    """Image files, each with a label, a vector or a mask file.
 
     Attributes:
         sizes: of all images of the folder.
@@ -121,7 +138,11 @@ class FolderSource(ImageSource):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def stored(self, index: int) -> tuple[Picture, int | Picture]:
+    def values(self) -> np.ndarray:
+        rows = [target if isinstance(target, np.ndarray) else np.nan for _, target in self.rows]
+        return np.stack(np.broadcast_arrays(*rows))
+
+    def stored(self, index: int) -> tuple[Picture, int | np.ndarray | Picture]:
         image, target = self.rows[index]
         if isinstance(target, str):
             raise BadExample(image, target)
@@ -142,9 +163,12 @@ def _rows(
 ) -> list[Row]:
     """Returns the examples in a file, which are its pages."""
     image, target = file
+    if image is not None and isinstance(target, str):
+        return [(Picture(image), target)]
     images = [] if image is None else pages_of(image, headers[image], config.tiff)
-    if isinstance(target, int):
+    if isinstance(target, int | np.ndarray):
         return [(page, target) for page in images]
+    assert not isinstance(target, str)  # which only an image has
     masks = [] if target is None else pages_of(target, masks_headers.get(target), "pages")
     if image is None:
         return [(page, "is a mask without an image of the same name") for page in masks]

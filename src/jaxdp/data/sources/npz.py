@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.array_source import array_source
+from jaxdp.data.array_source import FIELDS, array_source
 from jaxdp.data.arrays import array_dataset
-from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
+from jaxdp.data.dataset import Dataset
 from jaxdp.data.npz_file import open_npz, read_array
 from jaxdp.data.request import Request
+from jaxdp.data.source import ArraySource
 from jaxdp.data.split_selection import name_file_splits
 
 _FORM = (
-    "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of"
-    " ..._labels; val_... too)"
+    "train_images, train_labels, test_images, test_labels (or ..._masks, ..._targets,"
+    " ..._present or ..._values instead of ..._labels; val_... too)"
 )
 
 
@@ -28,7 +29,8 @@ def npz(request: Request) -> Dataset:
     held out.
 
     Images are uint8, uint16 or float32 (N, H, W, C) or (N, H, W); labels integers (N,), masks
-    integers (N, H, W), targets uint8 images. The names x_train, y_train, x_test, y_test are also
+    integers (N, H, W), targets uint8 images, `present` 0 and 1 (N, classes) of multi-label images,
+    and `values` numbers (N,) or (N, numbers). The names x_train, y_train, x_test, y_test are also
     accepted for labels. `class_names` may hold a string for each class.
 
     Raises:
@@ -79,7 +81,7 @@ def _names(request: Request, held: Sequence[str]) -> dict[str, str]:
 def _split(request: Request, file: Any, name: str, like: ArraySource | None) -> ArraySource:
     """Returns the images and targets of a split."""
     prefix = f"{name}_" if name else ""
-    pairs = [(f"{prefix}images", f"{prefix}{field}", field) for field in TARGET_FIELDS.values()]
+    pairs = [(f"{prefix}images", f"{prefix}{field}", field) for field in FIELDS.values()]
     if name:
         pairs.append((f"x_{name}", f"y_{name}", "labels"))
     for images, targets, field in pairs:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.dataset import BadExample, Dataset, Example
+from jaxdp.data.dataset import Dataset
 from jaxdp.data.image_file import Data
 from jaxdp.data.image_source import ImageSource
 from jaxdp.data.request import SPLIT_FLAGS, Request
+from jaxdp.data.source import BadExample, Example
 from jaxdp.data.split_selection import name_file_splits
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import brief, closest, one_line
