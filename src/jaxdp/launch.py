@@ -1,9 +1,11 @@
-"""`python -m jaxdp.launch -n 2 -- train ...`: starts and supervises the processes of a run.
+"""`python -m jaxdp.launch -n 2 -- train ...`: starts and supervises the processes of a run, or with
+`-- script.py ...` those of a script that creates a `Trainer`.
 
 `launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints a script with which Slurm starts
 them. `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
 """
 
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,8 +48,11 @@ def main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         settings, own, prog=prog, description=description, defaults_file=False
     )
+    if launch is launcher.launch and pathlib.Path((*command, "")[0]).suffix == ".py":
+        return launcher.launch_script(command, config)
     if command[:1] != ["train"]:
         example = f"-- train {flag('model', 'pyramidnet')} ..."
+        example += ", or -- script.py" * (launch is launcher.launch)
         raise ConfigError("", command[:1], f"write what to start after the flags: {example}")
     for name in sorted(command_line.given_flags(command) & _OWN_SETTINGS):
         raise ConfigError(name, "", "is set by the launcher; leave it out")

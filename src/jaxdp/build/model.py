@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxdp import models
@@ -33,12 +34,15 @@ def create_model(
     """Copies the model that was given, or creates the one that the settings name, for the classes
     and channels of a dataset.
 
+    In a copy, Flax's layers without a format of their own compute in the format of the run. Their
+    parameters stay float32.
+
     Args:
         dataset: what has `num_classes` and `image_shape`.
         factory: makes the model; None for what the name stands for now.
     """
     if inputs.model is not None:
-        return nnx.clone(inputs.model)
+        return _in_format(nnx.clone(inputs.model), dtype)
     check_decided("model_kwargs", config.model_kwargs)
     return models.create(
         factory or config.model,
@@ -48,6 +52,23 @@ def create_model(
         dtype=dtype,
         **config.model_kwargs,
     )
+
+
+def _in_format(model: nnx.Module, dtype: Any) -> nnx.Module:
+    """Returns the model whose layers compute in a format, if it is no float32.
+
+    Raises:
+        ConfigError: for a model without such a layer.
+    """
+    layers = [
+        layer for _, layer in nnx.iter_modules(model) if getattr(layer, "dtype", dtype) is None
+    ]
+    if dtype != jnp.float32 and not layers:
+        remedy = "no layer of the model has dtype=None; give dtype to the layers where it is made"
+        raise ConfigError("precision", jnp.dtype(dtype).name, remedy)
+    for layer in layers if dtype != jnp.float32 else ():
+        layer.dtype = dtype  # pyright: ignore[reportAttributeAccessIssue]
+    return model
 
 
 def check_decided(field: str, keywords: Mapping[str, Any]) -> None:

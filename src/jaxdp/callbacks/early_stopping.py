@@ -8,7 +8,7 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.text.messages import nearest
 
 # The metrics of jaxdp's tasks; a detail such as `iou/cell` has the direction of `iou`.
-_LOWER_IS_BETTER = {"loss", "mse", "mae"}
+_LOWER_IS_BETTER = {"loss", "mse", "mae", "rmse"}
 _LARGER_IS_BETTER = {
     "accuracy",
     "top5_accuracy",
@@ -17,6 +17,8 @@ _LARGER_IS_BETTER = {
     "dice",
     "f1",
     "average_precision",
+    "mean_average_precision",
+    "r2",
     "psnr",
 }
 _STATE = ("best", "best_step", "evaluations_since_best")

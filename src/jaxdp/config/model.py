@@ -37,7 +37,6 @@ class ModelConfig(Settings):
         """floating-point format of the computation; parameters and batch statistics stay float32.
         float16 uses dynamic loss scaling""",
         resume="free",
-        set_by="model",
         basic=True,
     )
     remat: Literal["none", "blocks"] = setting(

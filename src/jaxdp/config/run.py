@@ -3,7 +3,7 @@
 from typing import Literal
 
 from jaxdp.config.settings import REQUIRED, Settings, setting, settings_group
-from jaxdp.config.values import LOCAL, POSITIVE
+from jaxdp.config.values import LOCAL, POSITIVE, Duration
 
 
 @settings_group
@@ -84,6 +84,15 @@ class RunConfig(Settings):
         (accuracy, iou, mse) on the validation data; for another metric use --callbacks
         early_stopping:patience=N,metric=NAME (default: train to the end)""",
         POSITIVE,
+        program=False,
+        names_run="never",
+        none="train to the end",
+    )
+    max_time: Duration | None = setting(
+        None,
+        """end the run, as done, once it has trained for this time, e.g. 90m, 8h or 2d; a run that
+        resumes counts the time before (default: train to the end)""",
+        metavar="TIME",
         program=False,
         names_run="never",
         none="train to the end",

@@ -76,6 +76,36 @@ class ClassWeights:
         )
 
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """A time.
+
+    Attributes:
+        text: a number and its unit.
+    """
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Duration":
+        """Reads e.g. `90m` or `1.5h`. Raises ConfigError for anything else."""
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[smhd]", text) or cls(text).seconds == 0:
+            remedy = "must be a number with the unit s, m, h or d, e.g. 90m or 1.5h"
+            raise ConfigError("max_time", text, remedy)
+        return cls(text)
+
+    @property
+    def seconds(self) -> float:
+        """The time in seconds."""
+        return float(self.text[:-1]) * _SECONDS[self.text[-1]]
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclasses.dataclass(frozen=True)
 class MaskValues:
     """The stored mask values of the classes.

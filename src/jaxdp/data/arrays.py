@@ -138,7 +138,7 @@ def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
     dataset = complete(found, request)
     images, train = splits["train"].images, cast(Any, dataset.train)
     if images.dtype == np.uint8:  # all examples, since this requires no reading
-        mean, std = moments_of(images[train.indices])
+        mean, std = moments_of(images, train.indices)
         dataset = dataclasses.replace(dataset, mean=mean, std=std)
     # A mask may have classes that the training masks lack.
     for source in dataset.splits().values() if dataset.task == "segmentation" else ():
@@ -164,7 +164,8 @@ def _array_splits(
         )
     for split, source in splits.items():
         if source.images.dtype.kind == "f":
-            finite = np.isfinite(source.images).all((1, 2, 3))
+            # One by one, because the images may be a file of any size.
+            finite = np.array([np.isfinite(image).all() for image in source.images])
             if not finite.all():
                 raise request.error(
                     f"the images of {split} hold NaN or infinity, first in example"

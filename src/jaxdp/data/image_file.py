@@ -4,8 +4,8 @@ prediction.
 
 import contextlib
 import dataclasses
-import functools
 import io
+import itertools
 import logging
 import pathlib
 from collections.abc import Iterable
@@ -36,6 +36,8 @@ COLOURED = "grey: given three equal channels, as the model wants it"
 FLATTENED = "transparent: laid on black"
 FIRST = "more than one picture: the first is taken"
 
+_AT_A_TIME = 256  # headers that a thread reads
+_MANY = 20_000  # files whose headers take seconds
 _PHOTOGRAPHS = ("JPEG", "MPO")
 # Tags of TIFF.
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _SOFTWARE = 258, 262, 270, 305
@@ -152,9 +154,13 @@ def read_headers(
     inverted.
     """
     files = list(files)
+    if len(files) >= _MANY:
+        say(f"reading the headers of {len(files):,} files")
     with ThreadPoolExecutor(min(8, platform.cores())) as pool:
-        found = pool.map(functools.partial(read_header, choice=choice), files)
-        headers = dict(zip(files, found, strict=True))
+        # A task for each file would take as long as reading it.
+        parts = [files[first : first + _AT_A_TIME] for first in range(0, len(files), _AT_A_TIME)]
+        found = pool.map(lambda part: [read_header(file, choice) for file in part], parts)
+        headers = dict(zip(files, itertools.chain.from_iterable(found), strict=True))
     read = {file: header for file, header in headers.items() if header is not None}
     if cut := {file: header.left_out for file, header in read.items() if header.left_out}:
         first, count = next(iter(cut.items()))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _PERCENTILES = (0.1, 99.9)
-_CHUNK = 512  # images at a time
+_CHUNK = 2**17  # pixels at a time, whose counts stay in the processor's caches
 NO_PIXELS = (math.nan, math.nan)
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
@@ -91,7 +91,11 @@ class PixelStatistics:
         return means, tuple(round(value, 3) for value in std)
 
 
-def moments_of(images: np.ndarray) -> Moments:
-    """Returns mean and standard deviation of each channel of all uint8 images (N, H, W, C)."""
-    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+def moments_of(images: np.ndarray, indices: np.ndarray) -> Moments:
+    """Returns mean and standard deviation of each channel of some of the uint8 images (N, H, W,
+    C), of which only a few are copied at a time: they may be a file of any size.
+    """
+    size = max(_CHUNK // math.prod(images.shape[1:3]), 1)
+    parts = (indices[start : start + size] for start in range(0, len(indices), size))
+    chunks = (images[part] for part in parts)
     return functools.reduce(PixelStatistics.add, map(PixelStatistics.of, chunks)).moments()

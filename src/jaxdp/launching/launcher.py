@@ -1,6 +1,7 @@
 """Starts the processes of a run on this machine: ports, shares of the GPUs, restarts."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import sys
@@ -24,6 +25,7 @@ from jaxdp.launching.local_process import LocalProcess
 from jaxdp.launching.supervisor import Restarts, Supervisor
 from jaxdp.runtime import compilation_cache
 from jaxdp.runtime.coordinator import hold_port
+from jaxdp.runtime.processes import LAUNCHED
 from jaxdp.runtime.signals import forwarding
 
 TRAIN = ("-m", "jaxdp.train")
@@ -67,37 +69,65 @@ def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> in
     Raises:
         ConfigError: if there are too few GPUs, or if they cannot be divided evenly.
     """
-    compilation_cache.enable()  # once for all processes, which inherit the choice
-    shares = device_shares(config.num_processes, config.devices_per_process)
     if config.devices_per_process is not None:
         flags = [*flags, "--devices", str(config.devices_per_process)]
+    return _launch([*TRAIN, *flags], config, train, is_script=False)
+
+
+def launch_script(command: Sequence[str], config: LaunchConfig) -> int:
+    """Runs a script of the user in several processes to their end. Its `Trainer` finds the other
+    processes by variables of the environment.
+
+    Args:
+        command: the script and its arguments.
+
+    Raises:
+        ConfigError: if there is no such file, and as `launch` does.
+    """
+    if not pathlib.Path(command[0]).is_file():
+        raise ConfigError("", command[0], f"{command[0]}: there is no such script")
+    if config.devices_per_process is not None and not any(device_shares(1)):
+        remedy = "without GPUs, the script says so: jaxdp.Trainer(..., devices=...)"
+        raise ConfigError("devices_per_process", config.devices_per_process, remedy)
+    return _launch(command, config, TrainConfig(), is_script=True)
+
+
+def _launch(
+    command: Sequence[str], config: LaunchConfig, train: TrainConfig, *, is_script: bool
+) -> int:
+    compilation_cache.enable()  # once for all processes, which inherit the choice
+    shares = device_shares(config.num_processes, config.devices_per_process)
     grace_seconds = train.heartbeat_timeout + supervisor.GRACE_SECONDS
     signals, restarts = list[int](), Restarts(config.max_restarts)
     with forwarding(signals.append):
         while True:
-            code = _run(flags, shares, signals, grace_seconds)
+            code = _run(command, shares, signals, grace_seconds, is_script=is_script)
             if signals or not restarts.again("process", code):
                 return code
 
 
 def _run(
-    flags: Sequence[str],
+    command: Sequence[str],
     shares: Sequence[dict[str, str]],
     signals: Sequence[int],
     grace_seconds: float,
+    *,
+    is_script: bool,
 ) -> int:
     """Runs all processes once, and returns the exit code of the run."""
     with hold_port() as port:
-        group = f"--coordinator 127.0.0.1:{port.getsockname()[1]} --num-processes {len(shares)}"
-        processes = [
-            LocalProcess(
-                [*TRAIN, *flags, *group.split(), "--process-id", str(index)],
-                share,
-                # The first process shows the result, and its progress as a bar on a terminal.
-                inherits=(index == 0, index == 0 and sys.stderr.isatty()),
-            )
-            for index, share in enumerate(shares)
-        ]
+        processes = list[LocalProcess]()
+        for index, share in enumerate(shares):
+            place = (f"127.0.0.1:{port.getsockname()[1]}", str(len(shares)), str(index))
+            arguments, variables = [*command], {**share}
+            if is_script:
+                variables |= dict(zip(LAUNCHED.values(), place, strict=True))
+            else:
+                words = ("--coordinator", "--num-processes", "--process-id")
+                arguments += itertools.chain(*zip(words, place, strict=True))
+            # The first process shows the result, and its progress as a bar on a terminal.
+            shows = (index == 0, index == 0 and sys.stderr.isatty())
+            processes.append(LocalProcess(arguments, variables, inherits=shows))
         attempt = Supervisor(processes, "process", grace_seconds)
         with contextlib.closing(attempt):
             code = attempt.wait(signals)

@@ -30,7 +30,13 @@ _LOSS = re.compile("Gloo .* failed|NCCL|by peer")
 _LOST = "another process died or cannot be reached; the same command continues"
 _runs = itertools.count()  # of this process, because the keys of two runs must differ
 _MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this process
-_EXPLICIT = ("coordinator", "num_processes", "process_id")
+# The variables in which a script finds its place among the processes of a run.
+LAUNCHED = {
+    "coordinator": "JAXDP_COORDINATOR",
+    "num_processes": "JAXDP_NUM_PROCESSES",
+    "process_id": "JAXDP_PROCESS_ID",
+}
+_EXPLICIT = (*LAUNCHED,)
 _group = Group()
 _compiled: set[tuple[Any, ...]] = set()
 
@@ -45,8 +51,20 @@ def start(config: ProcessConfig) -> Group:
             coordinator cannot be reached.
     """
     global _group
-    _group = _connect(config)
+    _group = _connect(_from_launcher(config))
     return _group
+
+
+def _from_launcher(config: ProcessConfig) -> ProcessConfig:
+    """Returns the settings with those that `jaxdp.launch` gives a script in its environment."""
+    given: dict[str, Any] = {name: os.environ.get(variable) for name, variable in LAUNCHED.items()}
+    set_by_user = [name for name in LAUNCHED if getattr(config, name) is not None]
+    if None in given.values() or set_by_user or config.distributed == "off":
+        return config
+    for variable in LAUNCHED.values():
+        del os.environ[variable]  # the place is not that of a process that the script starts
+    numbers = {name: int(given[name]) for name in ("num_processes", "process_id")}
+    return config.replace(**given | numbers)
 
 
 def compile_then_barrier(function: Any, *args: Any) -> Any:

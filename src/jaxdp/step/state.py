@@ -176,7 +176,7 @@ def takes_keys(model: nnx.Module) -> bool:
 def call_model(model: Any, batch: Any, *, keys: Any = None) -> Any:
     """Calls a model with images, and with what further parameters of its `__call__` name: fields of
     the batch, if they have no default; `keys`; `train` or `training`, or `deterministic` for the
-    opposite.
+    opposite. Outputs of half precision become float32, in which losses are computed.
 
     Args:
         keys: of the examples, in training; None in evaluation.
@@ -198,7 +198,12 @@ def call_model(model: Any, batch: Any, *, keys: Any = None) -> Any:
             remedy = f"takes {each.name}, which is no field of the examples here"
             raise ConfigError("model", type(model).__name__, remedy)
         given[each.name] = batch[each.name]
-    return model(batch["images"], **given)
+    return jax.tree.map(_as_float32, model(batch["images"], **given))
+
+
+def _as_float32(output: Any) -> Any:
+    is_half = getattr(output, "dtype", None) in (jnp.bfloat16, jnp.float16)
+    return output.astype(jnp.float32) if is_half else output
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:

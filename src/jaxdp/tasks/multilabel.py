@@ -120,7 +120,7 @@ class MultiLabel(Task):
         return ["labels", *self.class_names]
 
     def cells(self, prediction: np.ndarray) -> list[str]:
-        labels = sorted(self._predicted(prediction).tolist())
+        labels: list[int] = sorted(self._predicted(prediction).tolist())
         names = ";".join(self.class_names[index] for index in labels)
         return [names, *(f"{value:.6f}" for value in prediction)]
 
@@ -135,9 +135,12 @@ class MultiLabel(Task):
 
     def compare(self, prediction: np.ndarray, example: Mapping[str, Any]) -> tuple[float, str]:
         present = np.asarray(example["present"])
-        numbers: list[np.ndarray] = [np.flatnonzero(present), np.sort(self._predicted(prediction))]
+        numbers: tuple[list[int], ...] = (
+            np.flatnonzero(present).tolist(),
+            sorted(self._predicted(prediction).tolist()),
+        )
         truth, found = (
-            ", ".join([self.class_names[index] for index in each]) or "none" for each in numbers
+            ", ".join(self.class_names[index] for index in each) or "none" for each in numbers
         )
         return float(np.abs(present - prediction).mean()), f"{truth}, predicted {found}"
 

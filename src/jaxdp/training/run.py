@@ -14,6 +14,7 @@ from jaxdp.build.setup import Setup
 from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.events import Activity, Ended, Saving, Started
+from jaxdp.callbacks.max_time import MaxTime
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.checkpoint.checkpoints import Checkpoints
@@ -350,5 +351,7 @@ def _all_callbacks(
     if config.early_stop is not None:
         metric, larger = setup.step_config.task.best_metric
         chosen += [callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)]
+    if config.max_time is not None:
+        chosen.append(MaxTime(config.max_time.seconds, str(config.max_time)))
     chosen += own
     return [*chosen, RunRecord()] if writes else chosen
