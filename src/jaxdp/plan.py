@@ -4,9 +4,7 @@ devices of this machine or for accelerators that only a description represents.
 It compiles steps and reads XLA's memory plans. It runs nothing and allocates no device memory.
 """
 
-import functools
 import json
-import math
 import re
 import sys
 from typing import Any
@@ -14,11 +12,12 @@ from typing import Any
 from jaxdp.cli import streams
 from jaxdp.cli.command_line import command
 from jaxdp.config import TrainConfig, setting, settings_group
+from jaxdp.config.values import memory_limit
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
-from jaxdp.text.messages import one_line, printable
-from jaxdp.text.units import bytes_text, parse_bytes
+from jaxdp.text.messages import printable
+from jaxdp.text.units import bytes_text
 
 DESCRIPTION = "Show what a training step takes, and which batch fits, without running it."
 # XLA:GPU prints hundreds of ways to compile an operation that it tries and discards.
@@ -49,11 +48,7 @@ class PlanConfig(TrainConfig):
 @command(PlanConfig, "jaxdp.plan", DESCRIPTION)
 def main(asked: PlanConfig) -> int:
     """Plans, and prints the plan."""
-    try:
-        limit = parse_bytes(asked.device_memory) if asked.device_memory else None
-    except ValueError:
-        remedy = "must be a size, e.g. 11GiB or 40GB"
-        raise ConfigError("device_memory", asked.device_memory, remedy) from None
+    limit = memory_limit(asked.device_memory)
     config = asked.part(TrainConfig)
     if asked.target is None:
         record = plan(config, None, limit)
@@ -80,32 +75,9 @@ def plan(config: TrainConfig, target: Target | None, limit: int | None) -> Recor
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    setup = _create_setup(config, target)
-    from jaxdp.sharding import memory
+    from jaxdp.build.step_memory import plan_setup
 
-    if limit is None:
-        here = platform.device_memory_bytes
-        limit = target.chip.memory_bytes if target else here(setup.strategy.devices)
-    record = _describe(setup, target, limit)
-    examples, size = record["examples_per_device"], record["global_batch_size"]
-    compile_batch = functools.cache(
-        functools.partial(memory.compile_step, setup.strategy, setup.abstract_step)
-    )
-    try:
-        _, step = compile_batch(size)
-    except RuntimeError as error:
-        text = one_line(error)
-        reason = text[max(text.find("Ran out of memory"), 0) :][:300]
-        return record | {"compiles": False, "reason": reason}
-    if target is None:  # compilers for absent devices count none, or count a loop once
-        record["flops_per_example"] = step.flops / examples
-    return record | {
-        "compiles": True,
-        "bytes": {kind: getattr(step, kind) for kind in (*memory.KINDS, "total")},
-        "largest_per_device": memory.largest_batch(
-            setup.strategy, compile_batch, limit, first=examples
-        ),
-    }
+    return plan_setup(_create_setup(config, target), target, limit)
 
 
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
@@ -121,33 +93,6 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
         config = config.replace(global_batch_size=None)
     # As if not training, because the planned batches need not be the configured batch.
     return create_setup(config, training=target is not None, target=target)
-
-
-def _describe(setup: Any, target: Target | None, limit: int) -> Record:
-    """Returns the facts of a step that are known before it is compiled."""
-    import jax
-
-    from jaxdp.sharding.memory import USABLE_FRACTION, fewest_examples
-
-    strategy, config = setup.strategy, setup.config
-    unit = fewest_examples(strategy)
-    examples = math.ceil(setup.batches.global_batch_size / (strategy.data_shards * unit)) * unit
-    return {
-        "model": config.model,
-        "dataset": config.dataset,
-        "image_shape": list(setup.dataset.image_shape),
-        "precision": config.precision,
-        "batch_norm": str(config.batch_norm),
-        "strategy": config.strategy,
-        "platform": str(target.chip) if target else strategy.devices[0].platform,
-        "target": str(target) if target else None,
-        "devices": strategy.num_devices,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "device_memory": limit,
-        "usable_bytes": int(USABLE_FRACTION * limit),
-        "examples_per_device": examples,
-        "global_batch_size": examples * strategy.data_shards,
-    }
 
 
 def print_plan(record: Record) -> None:

@@ -21,6 +21,7 @@ from jaxdp.build.setup import Setup, create_setup
 from jaxdp.cli.exit_codes import EXIT_STOPPED
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.config.keywords import TrainKeywords
+from jaxdp.config.values import memory_limit
 from jaxdp.data.dataset import Dataset
 from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
@@ -112,6 +113,46 @@ class Trainer:
 
     def __reduce__(self) -> Any:
         raise TypeError("a Trainer is not pickled; create it where it trains")
+
+    def check(
+        self,
+        devices: Sequence[int] = (1, 2, 4, 8),
+        strategies: Sequence[str] = ("pmap",),
+        *,
+        tolerance: float = 1e-5,
+    ) -> dict[tuple[str, int], dict[str, float]]:
+        """Compares three steps on several numbers of devices with those on one device, as
+        `python -m jaxdp.check` does, in float64 unless the run has half precision.
+
+        Args:
+            devices: numbers of devices; those that are not there are left out.
+            strategies: how they share the work.
+            tolerance: updates that rounding the gradients changes by more are left out.
+
+        Returns:
+            The largest difference of each kind of value by strategy and number of devices, e.g.
+            `{("pmap", 8): {"gradients": 2e-15, ...}}`.
+        """
+        from jaxdp.training.comparison import compare  # which other runs do not need
+
+        available = len(platform.select_devices(None))  # pyright: ignore[reportUnknownArgumentType]
+        there = [count for count in devices if count <= available]
+        config = self.setup.config.replace(steps=3, epochs=None)
+        return compare(config, there, strategies, self.setup.inputs, tolerance=tolerance)[0]
+
+    def plan(self, device_memory: str | None = None) -> dict[str, Any]:
+        """Returns the memory of a step, and the largest batch that fits, as `python -m jaxdp.plan
+        --json` prints them. Computes nothing.
+
+        Args:
+            device_memory: of a device, e.g. `11GiB`; by default what the devices have.
+
+        Raises:
+            ConfigError: if it is no size.
+        """
+        from jaxdp.build.step_memory import plan_setup
+
+        return plan_setup(self.setup, None, memory_limit(device_memory))
 
     def fit(self, **settings: Unpack[TrainKeywords]) -> "Result":
         """Trains from the initial weights to the end; with `run_dir`, resumes the run in it.

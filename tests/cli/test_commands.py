@@ -22,6 +22,7 @@ from jaxdp.sharding.communication import Communication
 from jaxdp.step import batch_norm as batch_norm_lib
 from jaxdp.step import keys, step
 from jaxdp.step.optim import OPTIMIZERS
+from jaxdp.training import comparison
 
 
 @pytest.mark.parametrize(
@@ -138,8 +139,8 @@ def test_check_fails_with_adamw_if_devices_change_gradients(
 
 def test_check_never_passes_with_nan() -> None:
     arrays = {"first": np.zeros(2), "second": np.array([0.0, np.nan])}
-    assert check._largest_difference(arrays, arrays) == float("inf")
-    assert check._largest_difference(np.ones(2), np.zeros(2)) == 1
+    assert comparison._largest_difference(arrays, arrays) == float("inf")
+    assert comparison._largest_difference(np.ones(2), np.zeros(2)) == 1
 
 
 def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:

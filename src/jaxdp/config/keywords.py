@@ -81,6 +81,7 @@ class TrainKeywords(TypedDict, total=False):
     on_divergence: Literal["stop", "skip"]
     max_divergences: int
     early_stop: int | None
+    max_time: str | None
     step_timeout: float | None
     distributed: Literal["auto", "on", "off"]
     coordinator: str | None

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from jaxdp.errors import ConfigError
 from jaxdp.text import parsing
 from jaxdp.text.parsing import is_count
+from jaxdp.text.units import parse_bytes
 
 _MOST_MASK_VALUES = 255  # 255 itself marks ignored pixels
 
@@ -74,6 +75,19 @@ class ClassWeights:
         return ",".join(
             str(int(value)) if value.is_integer() else repr(value) for value in self.values
         )
+
+
+def memory_limit(text: str | None) -> int | None:
+    """Returns the bytes of `--device-memory`, if it is given.
+
+    Raises:
+        ConfigError: if the text is no size.
+    """
+    try:
+        return parse_bytes(text) if text else None
+    except ValueError:
+        remedy = "must be a size, e.g. 11GiB or 40GB"
+        raise ConfigError("device_memory", text, remedy) from None
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
