@@ -618,3 +618,17 @@ def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_sp
         ):
             refuse()
     assert set(trainer.fit(steps=1).metrics) >= {"validation", "test"}
+
+
+def test_a_run_of_objects_is_compared_and_planned() -> None:
+    dataset = jaxdp.data.from_arrays(*arrays(), validation=0.2)
+    settings = SMALL | {"model_kwargs": {}}
+    trainer = jaxdp.Trainer(cnn(), dataset, optimizer=optax.adam(1e-3), **settings)
+    differences = trainer.check(devices=(1, 2, 10_000), strategies=("pmap", "single"))
+    assert [*differences] == [("single", 1), ("pmap", 1), ("pmap", 2)]
+    assert 0 < differences["pmap", 2]["gradients"] < 1e-12  # float64
+    plan = trainer.plan("1GiB")
+    assert plan["compiles"]
+    assert plan["largest_per_device"] > 80
+    with pytest.raises(jaxdp.ConfigError, match="must be a size"):
+        trainer.plan("much")

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("images has 40 examples, but targets 39", {"targets": LABELS[:39]}),
     ("targets must be an array of numbers, not NoneType", {"targets": None}),
     (
-        r"targets has the shape \(40, 4\); .* of one-hot rows, targets\.argmax\(1\)",
+        r"targets holds one-hot rows; give targets\.argmax\(1\) if each image has one class, or task=",
         {"targets": np.eye(4)[LABELS]},
     ),
     (
@@ -197,12 +198,12 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"targets": LABELS * 1.0},
     ),
     (
-        "targets is float64; class numbers have no fractions; .* need a task of your own",
-        {"targets": LABELS / 2},
+        "targets is float64; class numbers have no fractions; numbers to predict need task=",
+        {"targets": LABELS / 2, "task": "classification"},
     ),
     (
-        r"targets has the shape \(40, 4\); .* must be N; several classes of an image, .* task of your",
-        {"targets": np.ones((40, 4), int)},
+        r"targets has the shape \(40, 4\); .* must be N; several classes of an image need task=",
+        {"targets": np.ones((40, 4), int), "task": "classification"},
     ),
     ("targets has values from -1 to 2; class numbers must be at least 0", {"targets": LABELS - 1}),
     ("arrays: has one class only", {"targets": LABELS * 0}),
@@ -411,3 +412,19 @@ def test_labels_that_are_text_become_numbers_as_the_error_says() -> None:
     dataset = data.from_arrays(IMAGES, scope["numbers"], class_names=scope["texts"].tolist())
     assert dataset.class_names == ("ant", "bee", "cat", "dog")
     assert [dataset.class_names[each] for each in read(dataset.train)["labels"]] == targets.tolist()
+
+
+def test_arrays_in_a_file_are_not_copied(tmp_path: pathlib.Path) -> None:
+    images = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "uint8", (400, 160, 160, 3))
+    images[:200] = 100
+    labels = np.arange(400) % 2
+    tracemalloc.start()
+    try:
+        dataset = data.from_arrays(images, labels, validation=0.5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < images.nbytes / 2
+    chosen = images[dataset.splits()["train"].indices]  # pyright: ignore
+    np.testing.assert_allclose(dataset.mean, chosen.mean((0, 1, 2)), rtol=1e-4)
+    np.testing.assert_allclose(dataset.std, chosen.std((0, 1, 2)), rtol=1e-4)

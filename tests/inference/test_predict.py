@@ -21,7 +21,7 @@ from PIL import Image
 from runs import answers, evaluated
 
 import jaxdp
-from jaxdp import predict, train
+from jaxdp import predict, tasks, train
 from jaxdp.build import saved_model
 from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
@@ -511,7 +511,7 @@ def test_images_of_two_channels_have_no_file(runs: Runs) -> None:
     description = saved_model.read_description(RunDirectory(runs["denoise"]))
     pairs = dataclasses.replace(description, num_classes=2)
     with pytest.raises(ConfigError, match="its targets have 2 channels"):
-        Results(pairs, csv=None, output_dir="out", top_k=1)
+        Results(pairs, tasks.Regression(2), csv=None, output_dir="out", top_k=1)
 
 
 def test_names_are_whole_in_a_narrow_table(

@@ -8,20 +8,22 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
-from process_group import Command, newest
+from process_group import Command, environment, newest
 
 from jaxdp import launch, train
 from jaxdp.cli.exit_codes import EXIT_LOCKED, SUPERVISED
-from jaxdp.config import TrainConfig
+from jaxdp.config import ProcessConfig, TrainConfig
 from jaxdp.launching import launcher as launcher_lib
 from jaxdp.launching import supervisor
 from jaxdp.launching.launcher import LaunchConfig, device_shares
 from jaxdp.rundir.layout import RunDirectory
+from jaxdp.runtime import processes
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5"
@@ -120,6 +122,67 @@ def children(command: Command) -> list[int]:
     pid = command.process.pid
     path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in path.read_text().split()]
+
+
+SCRIPT = """
+import sys, jaxdp
+
+result = jaxdp.Trainer(
+    "cnn", model_kwargs={"width": 4, "hidden": 8}, devices=2, steps=3, global_batch_size=32,
+    run_dir=sys.argv[1], progress=False,
+).fit()
+print(result.metrics["test"]["loss"])
+"""
+
+
+def test_a_script_trains_in_several_processes_like_in_one() -> None:
+    pathlib.Path("own.py").write_text(SCRIPT)
+    launched = Command("jaxdp.launch", "-n", "2", "--", "own.py", "several")
+    assert launched.code(300) == 0, launched.err
+    alone = subprocess.run(
+        [sys.executable, "own.py", "alone"], capture_output=True, text=True, env=environment()
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert float(launched.out.splitlines()[-1]) == pytest.approx(float(alone.stdout), rel=1e-5)
+    devices = [
+        json.loads(pathlib.Path(folder, "summary.json").read_text())["devices"]
+        for folder in ("several", "alone")
+    ]
+    assert devices == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-n 2 -- lost.py", "lost.py: there is no such script"),
+        ("-n 2 --devices-per-process 2 -- own.py", "the script says so"),
+        (f"{SLURM} -- own.py", "write what to start after the flags: -- train"),
+    ],
+)
+def test_scripts_that_cannot_be_started(
+    words: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pathlib.Path("own.py").write_text("")
+    assert launch.main(words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_script_does_not_pass_on_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "JAXDP_COORDINATOR": "127.0.0.1:9",
+        "JAXDP_NUM_PROCESSES": "2",
+        "JAXDP_PROCESS_ID": "1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = processes._from_launcher(ProcessConfig())
+    assert (config.coordinator, config.num_processes, config.process_id) == ("127.0.0.1:9", 2, 1)
+    assert not {*os.environ} & {*variables}
+    assert processes._from_launcher(ProcessConfig()) == ProcessConfig()
 
 
 @pytest.mark.slow

@@ -34,8 +34,9 @@ __all__ = [
     "pipeline",
 ]
 
-# The other types are in `dataset`.
+# The other types are in `source`.
 _MODULES = {
+    "Dataset": "dataset",
     "from_arrays": "arrays",
     "from_dataset": "loaders",
     "from_folder": "sources",
@@ -48,7 +49,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("augment", "pipeline"):  # modules for a loop of one's own
         return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'dataset')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'source')}"), name)
 
 
 def __dir__() -> list[str]:

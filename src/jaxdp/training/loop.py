@@ -134,7 +134,8 @@ class Loop:
         """Evaluates and saves if that is due. Returns whether the run ends after this step."""
         step, counters, stopping = self._step, self.counters, self._stopping
         stops = stopping.after(step, margin=self.reader.margin)
-        evaluates = self._split is not None and self._intervals.evaluates_at(step)
+        is_due = self._intervals.evaluates_at(step) or bool(stopping.reason)
+        evaluates = self._split is not None and is_due
         saves = stops or self._intervals.saves_at(step)
         counters.evaluation_due = evaluates and stops and not stopping.reason
         if evaluates or saves:
