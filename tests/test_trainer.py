@@ -622,7 +622,7 @@ def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_sp
 
 def test_a_run_of_objects_is_compared_and_planned() -> None:
     dataset = jaxdp.data.from_arrays(*arrays(), validation=0.2)
-    settings = SMALL | {"model_kwargs": {}}
+    settings = {name: value for name, value in SMALL.items() if name != "model_kwargs"}
     trainer = jaxdp.Trainer(cnn(), dataset, optimizer=optax.adam(1e-3), **settings)
     differences = trainer.check(devices=(1, 2, 10_000), strategies=("pmap", "single"))
     assert [*differences] == [("single", 1), ("pmap", 1), ("pmap", 2)]

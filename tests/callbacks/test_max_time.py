@@ -2,11 +2,12 @@
 
 import pathlib
 import time
-from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 import jaxdp
+from jaxdp.callbacks.events import Run, Started, StepEnd
 from jaxdp.callbacks.max_time import MaxTime
 from jaxdp.config.values import Duration
 from jaxdp.errors import ConfigError
@@ -26,34 +27,25 @@ def test_other_times_are_one_line(text: str) -> None:
         Duration.parse(text)
 
 
-class Stops:
-    """A run that keeps the reasons to stop."""
-
-    def __init__(self) -> None:
-        self.reasons = list[str]()
-
-    def stop(self, reason: str) -> None:
-        self.reasons.append(reason)
-
-
 def test_the_time_before_a_resume_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, run = [100.0], Stops()
+    now, run = [100.0], mock.create_autospec(Run, instance=True)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def after(callback: MaxTime, seconds: float) -> list[str]:
+    def after(callback: MaxTime, seconds: float) -> int:
         now[0] += seconds
-        callback.on_step_end(cast(Any, run), cast(Any, None))
-        return run.reasons
+        callback.on_step_end(run, StepEnd(1, None))
+        return run.stop.call_count
 
     first = MaxTime(60.0, "1m")
-    first.on_start(cast(Any, run), cast(Any, None))
-    assert after(first, 40) == []
+    first.on_start(run, Started(0, resumed=False))
+    assert after(first, 40) == 0
     second = MaxTime(60.0, "1m")
     second.load_state_dict(first.state_dict())
     now[0] += 1000  # between the two
-    second.on_start(cast(Any, run), cast(Any, None))
-    assert after(second, 19) == []
-    assert after(second, 2) == ["the time of 1m is over"]
+    second.on_start(run, Started(1, resumed=True))
+    assert after(second, 19) == 0
+    assert after(second, 2) == 1
+    run.stop.assert_called_with("the time of 1m is over")
 
 
 @pytest.mark.usefixtures("no_pictures")

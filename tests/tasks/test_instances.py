@@ -567,9 +567,7 @@ def test_objects_are_measured_as_scikit_image_measures_the_labels_written(progra
     objects[0] = 0
     stack = np.stack([image_of(each) for each in objects])
     tifffile.imwrite("a.tif", stack.reshape(2, 3, 24, 24), **SAVED[program])
-    results = Results(
-        arrays().describe(), Segmentation(3), csv="a.csv", output_dir="out", top_k=1
-    )
+    results = Results(arrays().describe(), Segmentation(3), csv="a.csv", output_dir="out", top_k=1)
     results.create_folders()
     for file in files.find(["a.tif"]):
         page = file.picture.page or 0

@@ -78,17 +78,14 @@ def test_a_threshold_has_the_highest_f1() -> None:
 
 def test_classes_that_do_not_occur_do_not_count() -> None:
     task = tasks.MultiLabel(3)
-    batch = {
-        "weights": np.ones(2, np.float32),
-        "present": np.array([[1, 0, 0], [0, 0, 1]], "uint8"),
-    }
+    batch = {"weights": jnp.ones(2), "present": jnp.array([[1, 0, 0], [0, 0, 1]], "uint8")}
     sums = task.sums(jnp.array([[5.0, 1, -5], [-5, 1, 5]]), batch, training=False)
     found = metrics.compute(task, metrics.add(sums))
     assert found["mean_average_precision"] == found["f1"] == 1
     assert "average_precision/1" not in found
 
 
-@pytest.mark.parametrize("thresholds", [(0.5,), (0.5, 0.5, 1.5, 0.5), ("a",) * CLASSES])
+@pytest.mark.parametrize("thresholds", [(0.5,), (0.5, 0.5, 1.5, 0.5), (float("nan"),) * CLASSES])
 def test_thresholds_are_probabilities(thresholds: Any) -> None:
     with pytest.raises(ConfigError, match="must be 4 numbers between 0 and 1"):
         tasks.MultiLabel(CLASSES, thresholds=thresholds)

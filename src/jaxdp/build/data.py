@@ -34,7 +34,7 @@ def open_data(config: TrainConfig, inputs: Inputs = NOTHING) -> tuple[TrainConfi
         dataset = check_dataset(inputs.dataset, config, kind_of)
         if dataset.kind not in served:
             who = "the task" if task is not None else config.model
-            remedy = f"is for {dataset.kind}, and {who} for {' or '.join(served)}"
+            remedy = f"is for {dataset.task}, and {who} for {' or '.join(served)}"
             raise ConfigError("", "", f"the dataset {config.dataset} {remedy}")
         config = config.replace(image_size=config.image_size or _image_size(dataset))
     else:

@@ -155,6 +155,8 @@ def _check_name(what: str, value: object, wanted: str) -> None:
     if isinstance(value, type):
         name = value.__name__
         raise ConfigError(what, name, f"is a class; give an object, {name}(...)")
+    if type(value).__module__ != "builtins" and hasattr(value, "init_with_output"):
+        wanted += ": initialize nnx.bridge.ToNNX(model, rngs=...) with nnx.bridge.lazy_init"
     if value is not None and not isinstance(value, str):
         raise ConfigError(what, type(value).__name__, f"must be the name of {wanted}")
 

@@ -105,6 +105,8 @@ def check_model(
                 raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             remedy = f"cannot be called with images of shape {images.shape}: {reason}"
+            if isinstance(inputs.model, nnx.bridge.ToNNX):
+                remedy += "; it has no parameters before nnx.bridge.lazy_init(model, images)"
             raise ConfigError("model", config.model, remedy) from error
         if not task.free_outputs:
             _check_outputs(config, dataset, task, [each.shape for each in forward.out_avals])
@@ -137,6 +139,8 @@ def _check_outputs(
     if len(shapes) != 1 or len(shapes[0]) != dims or shapes[0][-1] != classes:
         returned = " and ".join(map(str, shapes))
         remedy = f"returns {returned} for an image; {task.name} on {config.dataset} needs {wanted}"
+        if shapes == [(1, 1)] and classes == 2:
+            remedy += '; one logit is for labels (N, 1) with task="multilabel"'
         raise ConfigError("model", config.model, remedy)
 
 

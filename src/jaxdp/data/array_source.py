@@ -16,6 +16,7 @@ from jaxdp.text.messages import one_line, some
 
 FIELDS = TARGET_FIELDS | {task: field for task, (field, _) in VECTOR_FIELDS.items()}
 TASKS = {field: task for task, field in FIELDS.items()}
+_MOST_COLOURS = 4  # channels of a picture
 _FIELDS = {3: "masks", 4: "targets"}  # by the dims of the targets; others are labels
 
 
@@ -106,6 +107,10 @@ def _channels_last(
             images = channels_last(images, names[0], first=is_tensor(pair[0]))
         except ValueError as error:
             raise request.error(f"{names[0]} {error}") from error
+        height, width, channels = images.shape[1:]
+        if channels == width > _MOST_COLOURS:
+            size = f"images of {height}x{width} pixels with {channels} channels"
+            warn(f"{request.config.dataset}: {names[0]} are read as {size}, not as volumes")
     # Channels come first for certain in a tensor, and in one channel of the size of the images.
     if targets.ndim == 4 and (is_tensor(pair[1]) or targets.shape[1:] == (1, *images.shape[1:3])):
         targets = np.moveaxis(targets, 1, -1)

@@ -14,7 +14,7 @@ from jaxdp.data.dataset import VECTOR_FIELDS, Dataset, Description
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
 from jaxdp.data.request import Request
-from jaxdp.data.source import ArraySource, BadExample, FieldsSource
+from jaxdp.data.source import BadExample, FieldsSource
 from jaxdp.data.sources import read_settings
 from jaxdp.errors import ConfigError
 from jaxdp.text.flags import names
@@ -133,7 +133,7 @@ def arrays_for(
         raise ConfigError(error.field, error.value, f"{error.remedy.template}{way}") from error
 
 
-def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
+def _opened(splits: dict[str, Any], request: Request) -> Dataset:
     found = array_dataset(splits, request, name=request.config.dataset or "")
     dataset = complete(found, request)
     images, train = splits["train"].images, cast(Any, dataset.train)
@@ -149,7 +149,7 @@ def _opened(splits: dict[str, ArraySource], request: Request) -> Dataset:
 
 def _array_splits(
     train: tuple[Any, Any], validation: Any, test: Any, request: Request
-) -> dict[str, ArraySource]:
+) -> dict[str, Any]:
     name = request.config.dataset
     splits = {"train": array_source(train, ("images", "targets"), f"{name} train", request)}
     for split, pair in {"validation": validation, "test": test}.items():

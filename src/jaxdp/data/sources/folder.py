@@ -280,7 +280,10 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     usual = usual_names(splits["validation"] + splits["test"], present)
     if usual_names(splits["train"], present):
         for name in usual:
-            if name not in request.named_splits.values() and is_unlabelled(path, path / name):
+            is_read = name in request.named_splits.values() or labels_table.is_there(
+                path, {name: path / name}
+            )
+            if not is_read and is_unlabelled(path, path / name):
                 held = f"{path / name} holds pictures without labels, and is not read"
                 say(f"note: {request.config.dataset}: {held}")
                 present.remove(name)
