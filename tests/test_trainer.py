@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import safetensors.numpy
 from flax import nnx
 from runs import arrays as saved_arrays
 
@@ -623,7 +625,9 @@ def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_sp
 def test_a_run_of_objects_is_compared_and_planned() -> None:
     dataset = jaxdp.data.from_arrays(*arrays(), validation=0.2)
     settings = {name: value for name, value in SMALL.items() if name != "model_kwargs"}
-    trainer = jaxdp.Trainer(cnn(), dataset, optimizer=optax.adam(1e-3), **settings)
+    layer = nnx.Linear(64, 3, rngs=nnx.Rngs(0))
+    model = nnx.Sequential(lambda images: images.reshape(len(images), -1), layer)
+    trainer = jaxdp.Trainer(model, dataset, optimizer=optax.adam(1e-3), **settings)
     differences = trainer.check(devices=(1, 2, 10_000), strategies=("pmap", "single"))
     assert [*differences] == [("single", 1), ("pmap", 1), ("pmap", 2)]
     assert 0 < differences["pmap", 2]["gradients"] < 1e-12  # float64
@@ -632,3 +636,22 @@ def test_a_run_of_objects_is_compared_and_planned() -> None:
     assert plan["largest_per_device"] > 80
     with pytest.raises(jaxdp.ConfigError, match="must be a size"):
         trainer.plan("much")
+
+
+def test_a_model_of_ones_own_is_exported(tmp_path: pathlib.Path) -> None:
+    dataset = jaxdp.data.from_arrays(*arrays(), validation=0.2)
+    settings = {name: value for name, value in SMALL.items() if name != "model_kwargs"}
+    result = jaxdp.Trainer(cnn(), dataset, steps=1, **settings).fit()
+    result.export(tmp_path / "own.safetensors")
+    weights = safetensors.numpy.load_file(tmp_path / "own.safetensors")
+    expected = jax.tree.leaves(result.state.params) + jax.tree.leaves(result.state.batch_stats)
+    assert sum(leaf.size for leaf in weights.values()) == sum(leaf.size for leaf in expected)
+    result.export(tmp_path / "own.stablehlo")
+    program = jax.export.deserialize(bytearray((tmp_path / "own.stablehlo").read_bytes()))
+    images = arrays()[0][:4]
+    logits = np.asarray(program.call(images), np.float64)
+    found = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    if not np.allclose(logits.sum(-1), 1, atol=1e-5):  # the program returns logits
+        np.testing.assert_allclose(found, result.predict(images), rtol=1e-4)
+    with pytest.raises(jaxdp.ConfigError, match="must end in"):
+        result.export(tmp_path / "own.onnx")

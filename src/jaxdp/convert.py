@@ -2,8 +2,6 @@
 whole evaluation, for other programs.
 """
 
-import importlib.util
-import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,7 +18,6 @@ from jaxdp.config import (
     settings_group,
 )
 from jaxdp.errors import ConfigError
-from jaxdp.rundir.write import check_file, write_output
 from jaxdp.runtime import platform
 from jaxdp.text.flags import for_command
 from jaxdp.text.messages import nearest, some
@@ -92,37 +89,14 @@ def export(asked: ExportConfig) -> str:
     Raises:
         ConfigError: if there is no such checkpoint, or the output cannot be written.
     """
-    output = pathlib.Path(asked.output)
-    if output.suffix not in (".safetensors", ".stablehlo"):
-        raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
-    check_file("output", output, "model.safetensors")
-    about_file = output.with_name(output.name + ".json")
-    check_file("output", about_file, "model.stablehlo.json")
-    from jaxdp.inference import weights
+    from jaxdp.inference import exporting
     from jaxdp.loading import load
 
-    is_program = output.suffix == ".stablehlo"
-    if is_program and importlib.util.find_spec("flatbuffers") is None:
-        raise ConfigError("output", output, "needs flatbuffers: pip install '.[export]'")
+    output = pathlib.Path(asked.output)
+    exporting.check_output(output)
     result = load(asked.run_dir, step=asked.step, plugins=asked.plugins)
-    given = result.state, result.config, result.description
-    program = weights.program_facts(result.description)
-    if is_program:
-        content = weights.to_stablehlo(*given)
-        about = weights.about(result.config, result.description)  # a program has no place for it
-        about |= {"step": result.step, "program": program}
-        write_output("output", about_file, json.dumps(about, indent=2) + "\n")
-    else:
-        content = weights.to_safetensors(*given)
-    write_output("output", output, content)
-    written = f"{output}: step {result.step} of {asked.run_dir}, {len(content):,} bytes"
-    if not is_program:
-        return written
-    return (
-        f"{written}; classes and normalization in {about_file}; it returns {program['outputs']};"
-        f" written by JAX {program['jax']}, it runs on this version and on versions up to six"
-        " months newer"
-    )
+    written = exporting.write(result.state, result.config, result.description, output)
+    return f"{output}: step {result.step} of {asked.run_dir}, {written}"
 
 
 def import_weights(asked: ImportConfig) -> str:

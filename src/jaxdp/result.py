@@ -29,7 +29,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import arrays_for
 from jaxdp.data.dataset import Description
 from jaxdp.errors import ConfigError
-from jaxdp.inference import instances
+from jaxdp.inference import exporting, instances
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import TILE, Predictor
 from jaxdp.rundir.start import create_run
@@ -287,6 +287,17 @@ class Result:
         directory.record("saved", self.step)
         directory.write_config(self.config)  # last, because this file makes the folder a run
         return directory.path
+
+    def export(self, path: str | pathlib.Path) -> None:
+        """Writes the weights as `NAME.safetensors`, or the evaluation as `NAME.stablehlo`, as
+        `python -m jaxdp.convert export` does.
+
+        Raises:
+            ConfigError: for another ending, or a file that cannot be written.
+        """
+        output = pathlib.Path(path)
+        exporting.check_output(output)
+        exporting.write(self.state, self.config, self.description, output)
 
     def __repr__(self) -> str:
         metrics = {

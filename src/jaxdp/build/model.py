@@ -10,6 +10,7 @@ from jaxdp import models
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError, flag
+from jaxdp.runtime import platform
 
 # Keywords of every model or task that have values already.
 _DECIDED = {
@@ -63,7 +64,7 @@ def _in_format(model: nnx.Module, dtype: Any) -> nnx.Module:
     layers = [
         layer for _, layer in nnx.iter_modules(model) if getattr(layer, "dtype", dtype) is None
     ]
-    if dtype != jnp.float32 and not layers:
+    if jnp.dtype(dtype).name in platform.HALF_PRECISION and not layers:
         remedy = "no layer of the model has dtype=None; give dtype to the layers where it is made"
         raise ConfigError("precision", jnp.dtype(dtype).name, remedy)
     for layer in layers if dtype != jnp.float32 else ():
