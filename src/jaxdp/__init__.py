@@ -8,6 +8,7 @@ On the command line: `python -m jaxdp.train --model pyramidnet`.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,3 +61,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "JAXDP_COORDINATOR" in os.environ:  # of `jaxdp.launch -- script.py`
+    importlib.import_module(f"{__name__}.runtime.processes").join_launched()

@@ -28,7 +28,7 @@ from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import TrainConfig
 from jaxdp.data.arrays import arrays_for
 from jaxdp.data.dataset import Description
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import exporting, instances
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import TILE, Predictor
@@ -270,8 +270,12 @@ class Result:
         """Writes a run directory, which `jaxdp.load` and the commands read.
 
         Raises:
-            ConfigError: if the folder is not empty, or cannot be written.
+            ConfigError: if the folder is not empty, or cannot be written, and if several processes
+                train, which save with `run_dir` instead.
         """
+        if jax.process_count() > 1:
+            remedy = f"of several processes is saved while they train; give {flag('run_dir')}"
+            raise ConfigError("", "", f"a result {remedy}")
         directory = create_run(pathlib.Path(path))
         metrics = self.metrics.get("validation", self.metrics.get("test"))
         directory.checkpoints.mkdir(exist_ok=True)

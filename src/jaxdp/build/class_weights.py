@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdp.config import ClassWeights, TrainConfig
-from jaxdp.data.dataset import IGNORE_LABEL, Dataset
+from jaxdp.data.dataset import IGNORE_LABEL, VECTOR_FIELDS, Dataset
 from jaxdp.data.split import Split
 from jaxdp.errors import ConfigError, flag
 
@@ -36,8 +36,8 @@ def of_classes(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     if asked is None:
         return ()
     remedy = ""
-    if dataset.kind == "regression":
-        remedy = "is for classification and segmentation; regression has no classes"
+    if dataset.kind == "regression" or dataset.task in VECTOR_FIELDS:
+        remedy = f"is for classification and segmentation, not for {dataset.task}; leave it out"
     elif asked.values is not None and len(asked.values) != classes:
         names = ", ".join(dataset.class_names) if len(dataset.class_names) <= _MOST_NAMES else ""
         remedy = f"must be {classes} numbers, one for each class" + f": {names}" * bool(names)

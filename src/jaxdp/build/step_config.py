@@ -28,7 +28,10 @@ def create_preprocess(
 ) -> augment.Preprocess:
     """Returns what augments and normalizes batches."""
     augmentations = augment.create_augmentations(
-        config.augment or (), dense=not task.mixes, padded=dataset.padded
+        config.augment or (),
+        dense=task.kind != "classification",
+        mixes=task.mixes,
+        padded=dataset.padded,
     )
     return apply.create_preprocess(config, dataset, augmentations)
 

@@ -60,7 +60,7 @@ class TaskConfig(Settings):
     )
     loss: str | None = setting(
         None,
-        """segmentation: {jaxdp.tasks.segmentation:LOSSES}; regression:
+        """segmentation: {jaxdp.tasks.segmentation:LOSSES}; regression and scalar_regression:
         {jaxdp.tasks.regression:LOSSES} (default: the first)""",
         metavar="NAME",
         resume="free",

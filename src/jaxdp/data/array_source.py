@@ -163,9 +163,9 @@ def _vector_field(
         return FIELDS[known.task]
     if like is not None and like.targets.ndim <= 2:
         return like.field
-    if known is not None or targets.shape[1:] == (1,):
-        return "labels"
     is_whole = targets.dtype.kind in "iub" or not (targets % 1).any()
+    if is_whole and (known is not None or targets.shape[1:] == (1,)):
+        return "labels"
     if targets.ndim == 1:
         if is_whole and targets.dtype.kind == "f":
             ways = f"class numbers must be integers, e.g. {name}.astype('int32')"

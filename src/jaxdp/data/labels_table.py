@@ -11,6 +11,7 @@ import numpy as np
 from jaxdp.data.find_images import USUAL, find_images
 from jaxdp.data.request import Request
 from jaxdp.data.split_selection import usual_names
+from jaxdp.errors import flag
 from jaxdp.text import csv_text
 from jaxdp.text.console import say
 from jaxdp.text.messages import some
@@ -62,15 +63,30 @@ def read(
     if len(columns) == 1 and columns[0].lower() in USUAL["columns"]["classes"]:
         task, targets, columns = _classes(request, next(iter(folders)), table)
     else:
-        numbers = [[_number(cell) for cell in cells] for _, _, cells in table]
-        marks = len(columns) > 1 and all(each in (0, 1) for row in numbers for each in row)
-        task = request.choose(*("multilabel",) * marks, "scalar_regression")
-        targets = [_vector(task, row, columns) for row in numbers]
+        task, targets = _numbers(request, columns, [cells for *_, cells in table])
     files: dict[str, list[Labelled]] = {split: [] for split in folders}
     for (split, file, _), target in zip(table, targets, strict=True):
         is_missing = f"is named in {NAME}, and is not there"
         files[split].append((file, target if file.is_file() else is_missing))
     return task, files, columns
+
+
+def _numbers(
+    request: Request, columns: tuple[str, ...], table: Sequence[Sequence[str]]
+) -> tuple[str, list[Any]]:
+    """Returns the task, and the target of each image."""
+    numbers = [[_number(cell) for cell in cells] for cells in table]
+    is_mark = [{*values} <= {0, 1} for values in zip(*numbers, strict=True)]
+    for name, values in zip(columns, zip(*numbers, strict=True), strict=True):
+        if not any(map(math.isfinite, values)):
+            remedy = "holds text; call a single column of classes labels, or leave it out"
+            raise request.error(f"column {name} of {NAME} {remedy}")
+    if is_mark == [True] and not request.asks_for_numbers:
+        ways = "call it label if these are classes, or else give"
+        remedy = f"holds 0 and 1 only; {ways} {flag('task', 'scalar_regression')}"
+        raise request.error(f"column {columns[0]} of {NAME} {remedy}")
+    task = request.choose(*("multilabel",) * all(is_mark), "scalar_regression")
+    return task, [_vector(task, row, columns) for row in numbers]
 
 
 def _classes(

@@ -48,6 +48,11 @@ class Request:
             raise ConfigError(name, getattr(self.config, name) or split, remedy)
 
     @property
+    def asks_for_numbers(self) -> bool:
+        """Whether only the regression of numbers is accepted."""
+        return self.tasks == ("scalar_regression",)
+
+    @property
     def skip(self) -> bool:
         """Returns whether bad examples are left out."""
         return self.config.on_bad_example == "skip"

@@ -123,12 +123,14 @@ def program_facts(description: Description) -> dict[str, Any]:
     versions may be unable to run, and its outputs.
     """
     outputs = "pixels" if description.answer == "regression" else "logits"
+    if description.task == "scalar_regression":
+        outputs = "numbers"
     return {"jax": jax.__version__, "outputs": outputs}
 
 
 def to_stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch,
-    H, W, C), of any batch size, to the model's outputs.
+    H, W, C), of any batch size, to the model's outputs; numbers have the units of the data.
 
     The pixels have the dtype of the dataset. The program holds the range that becomes 0 to 255, the
     mean and the standard deviation.
@@ -137,5 +139,12 @@ def to_stablehlo(state: TrainState, config: TrainConfig, description: Descriptio
     shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(description.dtype))
     placed = jax.tree.map(jnp.asarray, state)
-    program = jax.jit(lambda images: apply(placed, images))
+    mean, std = description.value_mean or (0.0,), description.value_std or (1.0,)
+    is_number = description.task == "scalar_regression"
+
+    @jax.jit
+    def program(images: Any) -> Any:
+        outputs = apply(placed, images)
+        return outputs * jnp.array(std) + jnp.array(mean) if is_number else outputs
+
     return bytes(jax.export.export(program, platforms=PLATFORMS)(images).serialize())

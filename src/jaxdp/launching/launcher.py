@@ -71,7 +71,7 @@ def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> in
     """
     if config.devices_per_process is not None:
         flags = [*flags, "--devices", str(config.devices_per_process)]
-    return _launch([*TRAIN, *flags], config, train, is_script=False)
+    return _launch([*TRAIN, *flags], config, train)
 
 
 def launch_script(command: Sequence[str], config: LaunchConfig) -> int:
@@ -86,14 +86,17 @@ def launch_script(command: Sequence[str], config: LaunchConfig) -> int:
     """
     if not pathlib.Path(command[0]).is_file():
         raise ConfigError("", command[0], f"{command[0]}: there is no such script")
-    if config.devices_per_process is not None and not any(device_shares(1)):
-        remedy = "without GPUs, the script says so: jaxdp.Trainer(..., devices=...)"
-        raise ConfigError("devices_per_process", config.devices_per_process, remedy)
-    return _launch(command, config, TrainConfig(), is_script=True)
+    count = config.devices_per_process  # simulated by a CPU
+    return _launch(
+        command, config, TrainConfig(), {"JAX_NUM_CPU_DEVICES": str(count)} if count else {}
+    )
 
 
 def _launch(
-    command: Sequence[str], config: LaunchConfig, train: TrainConfig, *, is_script: bool
+    command: Sequence[str],
+    config: LaunchConfig,
+    train: TrainConfig,
+    variables_of_script: dict[str, str] | None = None,
 ) -> int:
     compilation_cache.enable()  # once for all processes, which inherit the choice
     shares = device_shares(config.num_processes, config.devices_per_process)
@@ -101,7 +104,7 @@ def _launch(
     signals, restarts = list[int](), Restarts(config.max_restarts)
     with forwarding(signals.append):
         while True:
-            code = _run(command, shares, signals, grace_seconds, is_script=is_script)
+            code = _run(command, shares, signals, grace_seconds, variables_of_script)
             if signals or not restarts.again("process", code):
                 return code
 
@@ -111,17 +114,20 @@ def _run(
     shares: Sequence[dict[str, str]],
     signals: Sequence[int],
     grace_seconds: float,
-    *,
-    is_script: bool,
+    variables_of_script: dict[str, str] | None,
 ) -> int:
-    """Runs all processes once, and returns the exit code of the run."""
+    """Runs all processes once, and returns the exit code of the run.
+
+    Args:
+        variables_of_script: to add to the environment of a script; None for `jaxdp.train`.
+    """
     with hold_port() as port:
         processes = list[LocalProcess]()
         for index, share in enumerate(shares):
             place = (f"127.0.0.1:{port.getsockname()[1]}", str(len(shares)), str(index))
             arguments, variables = [*command], {**share}
-            if is_script:
-                variables |= dict(zip(LAUNCHED.values(), place, strict=True))
+            if variables_of_script is not None:
+                variables |= variables_of_script | dict(zip(LAUNCHED.values(), place, strict=True))
             else:
                 words = ("--coordinator", "--num-processes", "--process-id")
                 arguments += itertools.chain(*zip(words, place, strict=True))

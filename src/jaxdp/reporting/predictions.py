@@ -49,6 +49,8 @@ def _cells(row: Row) -> dict[str, str]:
         return {"labels": ", ".join(texts)}
     if "values" in row:
         return {name: f"{value:,.6g}" for name, value in row["values"].items()}
+    if "size" not in row:  # of a task of one's own
+        return {name: str(value) for name, value in row.items() if name != "file"}
     height, width = row["size"]
     cells = {"size": f"{height}x{width}"}
     if "objects" in row:

@@ -51,8 +51,15 @@ def start(config: ProcessConfig) -> Group:
             coordinator cannot be reached.
     """
     global _group
-    _group = _connect(_from_launcher(config))
+    _group = _connect(config)
     return _group
+
+
+def join_launched() -> None:
+    """Connects a script that `jaxdp.launch` has started, before the script uses JAX."""
+    config = _from_launcher(ProcessConfig())
+    if config.process_id is not None:
+        _join(config, None)
 
 
 def _from_launcher(config: ProcessConfig) -> ProcessConfig:
@@ -146,21 +153,25 @@ def _connect(config: ProcessConfig) -> Group:
                 f" {flag('coordinator', 'HOST:PORT')}"
             )
             raise ConfigError("distributed", "on", remedy)
-        _initialize(config, cluster)
-        # Before `jax.process_index`, which starts the CPU's backend.
-        state = runtime_state()
-        members = tuple(f"process {index}" for index in range(state.num_processes))
-        start = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
-        gather = functools.partial(
-            start.all_gather_text, "addresses", timeout_seconds=config.distributed_timeout
-        )
-        cpu_backend.announce(state.coordinator_address, gather)
+        _join(config, cluster)
     group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
         me = f"process {group.index} (pid {os.getpid()} on {socket.gethostname()})"
         group.members = tuple(group.all_gather_text("members", me, config.distributed_timeout))
     return group
+
+
+def _join(config: ProcessConfig, cluster: str | None) -> None:
+    """Connects the processes, before `jax.process_index` starts the CPU's backend."""
+    _initialize(config, cluster)
+    state = runtime_state()
+    members = tuple(f"process {index}" for index in range(state.num_processes))
+    start = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
+    gather = functools.partial(
+        start.all_gather_text, "addresses", timeout_seconds=config.distributed_timeout
+    )
+    cpu_backend.announce(state.coordinator_address, gather)
 
 
 def _initialize(config: ProcessConfig, cluster: str | None) -> None:

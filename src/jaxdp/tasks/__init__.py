@@ -3,7 +3,7 @@ a batch. It does not depend on devices.
 
 task = tasks.create("segmentation", num_classes=2, loss="dice")
 task = tasks.Segmentation(2, loss="dice")
-task = tasks.heads({"digit": tasks.Classification(10), "age": tasks.ScalarRegression(1)})
+task = tasks.heads({"digit": tasks.Classification(10), "parity": tasks.Classification(2)})
 task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_classes=10)
 """
 

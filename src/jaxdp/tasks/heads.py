@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,13 +14,14 @@ from jaxtyping import Array
 
 from jaxdp.data.array_source import FIELDS
 from jaxdp.errors import ConfigError
+from jaxdp.tasks.scalar_regression import ScalarRegression
 from jaxdp.tasks.task import Batch, Losses, Sums, Task
 from jaxdp.text.parsing import is_finite
 
 
 def heads(tasks: Mapping[str, Task], weights: Mapping[str, float] | None = None) -> "Heads":
     """Makes a task of several, e.g. `heads({"digit": Classification(10), "age":
-    ScalarRegression(1)})`.
+    ScalarRegression(1, mean=[40.0], std=[12.5])})`.
 
     The model returns a dict with the outputs of each task, and the dataset has a field for each:
     `from_arrays(images, {"digit": digits, "age": ages})`. The loss is the weighted sum of the
@@ -36,6 +38,8 @@ def heads(tasks: Mapping[str, Task], weights: Mapping[str, float] | None = None)
     for name, task in tasks.items():
         problem = "has predictions for pixels" if task.kind != "classification" else ""
         problem = problem or ("has a loss over the batch" if task.over_batch else "")
+        if isinstance(task, ScalarRegression) and not task.mean:
+            problem = "needs the mean and std of its training data, e.g. mean=[40.0], std=[12.5]"
         if getattr(task, "class_weights", ()):
             problem = "has class weights, which divide a loss by their sum"
         if problem:
@@ -75,7 +79,8 @@ class Heads(Task):
 
     def losses(self, outputs: Any, batch: Batch) -> Losses:
         losses = (task.losses(*given) for _, task, *given in self._each(outputs, batch))
-        return sum(weight * each for weight, each in zip(self.weights, losses, strict=True))  # pyright: ignore
+        weighted = (weight * each for weight, each in zip(self.weights, losses, strict=True))
+        return functools.reduce(jnp.add, weighted)
 
     def sums(self, outputs: Any, batch: Batch, *, training: bool) -> dict[str, Array]:
         sums = {"loss": batch["weights"] @ self.losses(outputs, batch)}

@@ -66,7 +66,8 @@ class ScalarRegression(Task):
     def _errors(self, outputs: Values, batch: Batch) -> tuple[Values, Values]:
         """Returns errors and truth of standardized numbers."""
         mean, std = self._moments()
-        truth = (batch["values"] - mean) / std
+        values = batch["values"].reshape(outputs.shape)  # of one number, also (batch,)
+        truth = (values - mean) / std
         return outputs - truth, truth
 
     def probabilities(self, outputs: Values) -> Array:
@@ -124,7 +125,7 @@ class ScalarRegression(Task):
         return {"values": dict(zip(self.class_names, values, strict=True))}
 
     def compare(self, prediction: np.ndarray, example: Mapping[str, Any]) -> tuple[float, str]:
-        truth = np.asarray(example["values"])
+        truth = np.atleast_1d(example["values"])
         _, std = self._moments()
         texts = (", ".join(f"{value:.4g}" for value in each) for each in (truth, prediction))
         return float(np.abs((truth - prediction) / std).mean()), ", predicted ".join(texts)

@@ -109,6 +109,8 @@ def test_a_table_for_each_split(tmp_path: pathlib.Path) -> None:
         (["file,age", "0.png,20", "1.png,old"], "has no number for age"),
         (["file,age", "0.png,20", "1.png,30", "lost.png,40"], "is not there"),
         (["file,age", "0.png,20", "1.png,nan"], "has no number for age"),
+        (["file,defect", "0.png,0", "1.png,1"], "column defect of labels.csv holds 0 and 1 only"),
+        (["file,age,site", "0.png,20,x", "1.png,30,y"], "column site of labels.csv holds text"),
         (["file,labels", "0.png,cat", "/elsewhere/1.png,dog"], "lies in no folder"),
     ],
 )
@@ -160,3 +162,21 @@ def test_the_commands_train_evaluate_and_predict(
             if float(value) >= metrics[f"threshold/{name}"] - 1e-6
         ]
         assert labels == ";".join(named)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_photographs_of_several_sizes_are_cropped_at_random(tmp_path: pathlib.Path) -> None:
+    folder = write(tmp_path / "set", several())
+    Image.fromarray(np.zeros((20, 16), np.uint8)).save(folder / "3.png")
+    dataset = jaxdp.data.from_folder(folder, validation="0.2")
+    assert dataset.augment == ("flip", "random_resized_crop:8")
+    trainer = jaxdp.Trainer(
+        "cnn",
+        dataset,
+        model_kwargs={"width": 4, "hidden": 8},
+        steps=1,
+        global_batch_size=8,
+        devices=1,
+        progress=False,
+    )
+    assert trainer.fit().status == "done"

@@ -152,13 +152,14 @@ def _pixels(batch: Batch, prefix: str = "") -> Example:
 
 
 def create_augmentations(
-    words: Sequence[str], *, dense: bool, padded: bool = False
+    words: Sequence[str], *, dense: bool, mixes: bool = True, padded: bool = False
 ) -> tuple[Augmentation, ...]:
     """Creates augmentations from the words of `--augment`.
 
     Args:
         words: e.g. `pad_crop:4`; `none`, without others, for no augmentation.
-        dense: whether the task has targets that mixings cannot mix, such as masks.
+        dense: whether the targets are masks or images.
+        mixes: whether the loss takes the labels of mixed images.
         padded: whether images were padded to one size. Crops then exclude the padding as far as
             possible.
 
@@ -171,7 +172,8 @@ def create_augmentations(
     for word in words:
         if word != "none":
             augmentation = create(word)
-            fits = not (dense and augmentation.of_classes)
+            is_mixing = isinstance(augmentation, Mixing)
+            fits = not (dense and augmentation.of_classes) and (mixes or not is_mixing)
             require(fits, word, f"works with {flag('task', 'classification')} only")
             augmentations.append(augmentation.within_valid() if padded else augmentation)
     return tuple(augmentations)
