@@ -35,9 +35,9 @@ CASES = {
         "accuracy",
     ),
     "custom_task": (
-        "--dataset marks --task multilabel",
+        "--dataset bars --task ordinal",
         "--model cnn --model-kwargs width=4 hidden=16",
-        "f1",
+        "exact",
     ),
 }
 QUICK = "--global-batch-size 64 --devices 2 --eval-every 100 --run-dir run"
