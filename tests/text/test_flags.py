@@ -29,6 +29,7 @@ SOURCE = pathlib.Path(jaxdp.__file__).parent
         (flag("mask_values", ""), "--mask-values", "mask_values"),
         (flag("mask_values", "0,1"), "--mask-values 0,1", 'mask_values="0,1"'),
         (flag("strategy", "a or b", quote=""), "--strategy a or b", "strategy=a or b"),
+        (flag("dataset", "a\ufdd2b\ufdd1c"), "--dataset abc", 'dataset="abc"'),
         (flag("dataset", "a_b; c\nd"), "--dataset a_b; c d", 'dataset="a_b; c d"'),
     ],
 )

@@ -1,8 +1,9 @@
 """Marks the settings that a message names. A command then renders them as flags, and a program as
 keywords.
 
-A part is a setting between two characters that Unicode reserves for internal use. `flag` removes
-these two from names and values, which may come from files.
+A part is a setting between two characters that Unicode reserves for internal use, for example
+`<FDD0>validation=0.1<FDD1>`. `flag` removes these characters from names and values, which may come
+from files.
 """
 
 import re
@@ -13,7 +14,7 @@ _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _QUOTE = "\ufdd2"  # around a string, which only Python quotes
 _INNER = f"[^{_OPEN}{_CLOSE}]"
 _PART = re.compile(f"{_OPEN}([^={_OPEN}{_CLOSE}]+)(?:=({_INNER}*))?{_CLOSE}")
-_NO_MARKS = dict.fromkeys(map(ord, (_OPEN, _CLOSE)))
+_NO_MARKS = dict.fromkeys(map(ord, (_OPEN, _CLOSE, _QUOTE)))
 
 
 class Sentence(str):
@@ -36,14 +37,14 @@ def flag(name: str, value: object = "", *, quote: str = _QUOTE) -> str:
     command line, and a keyword in Python.
 
     Args:
-        quote: mark around a value that is a string. Empty for a text that is no value to give, such
-            as several names.
+        quote: mark around a value that is a string. Empty if the text is not a literal value, such
+            as `pmap or single`.
     """
-    text = shown(value)
+    text = shown(value).translate(_NO_MARKS)
     if isinstance(value, str) and text:
         text = f"{quote}{text}{quote}"
-    part = f"{name}={text}" if text else name
-    return f"{_OPEN}{part.translate(_NO_MARKS)}{_CLOSE}"
+    name = name.translate(_NO_MARKS)
+    return f"{_OPEN}{name}={text}{_CLOSE}" if text else f"{_OPEN}{name}{_CLOSE}"
 
 
 def template_of(text: object) -> str:

@@ -23,10 +23,10 @@ class Stopping:
 
     def __init__(self, signals: StopSignals, group: Group) -> None:
         self._signals, self._group = signals, group
-        # Reasons of callbacks: of every process, which all have it at the same step; and of this
-        # process alone.
+        # `_shared` is a reason that all processes give at one step, `_own` one of this process.
         self._shared = self._own = ""
-        # The reason that came with the step at which to stop, and again once the step is reached.
+        # `_named` is stored with the step on which all agree; `_agreed` is the same once the step
+        # is reached.
         self._named = self._agreed = ""
         self._stop_step: int | None = None
         self._asked = 0  # the last step after which a request to stop was checked
@@ -38,7 +38,8 @@ class Stopping:
         self._signals.begin_training()
 
     def request(self, reason: str, *, everywhere: bool) -> None:
-        """Takes the reason of a callback to end the run. The first reason of its kind counts.
+        """Takes the reason of a callback to end the run. The first shared and the first own reason
+        count, and a shared one wins.
 
         Args:
             everywhere: whether the callback gives the reason in every process, at the same step.
