@@ -67,7 +67,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], set[str]]] = [
     (IMAGES, LABELS * 0, {}, set()),
     (IMAGES, LABELS * 10**6, {}, set()),
     (IMAGES, -LABELS, {}, set()),
-    (IMAGES, LABELS * 0.5, {}, set()),
+    (IMAGES, LABELS * 1.0, {}, set()),
     (IMAGES, LABELS, {"class_names": ["a", "a"]}, {"class_names"}),
     (IMAGES, LABELS, {"validation": 0.01}, {"validation"}),
     (IMAGES, LABELS, {"validation": 7.0}, {"validation"}),

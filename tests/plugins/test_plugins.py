@@ -323,7 +323,8 @@ def test_tasks_and_datasets_find_each_other() -> None:
     del tasks.task._tasks._entries["old"]
     sources.register("points")(dataset_for("own", "points", {"points": ((2,), np.float32)}))
     sources.register("labelled")(dataset_for("plain", "labels", {}))
-    assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")
+    built_in = ("classification", "multilabel", "scalar_regression")
+    assert tasks.candidates(None, ("classification",)) == (*built_in, "own", "plain")
     config, dataset = open_data(TrainConfig.of(model="unet", task="like"))
     assert (config.dataset, config.task, dataset.task, dataset.kind) == (
         "digits-denoise",

@@ -14,7 +14,6 @@ from jaxtyping import Array
 
 from jaxdp.data.array_source import FIELDS
 from jaxdp.errors import ConfigError
-from jaxdp.tasks.scalar_regression import ScalarRegression
 from jaxdp.tasks.task import Batch, Losses, Sums, Task
 from jaxdp.text.parsing import is_finite
 
@@ -38,7 +37,7 @@ def heads(tasks: Mapping[str, Task], weights: Mapping[str, float] | None = None)
     for name, task in tasks.items():
         problem = "has predictions for pixels" if task.kind != "classification" else ""
         problem = problem or ("has a loss over the batch" if task.over_batch else "")
-        if isinstance(task, ScalarRegression) and not task.mean:
+        if not getattr(task, "mean", True):
             problem = "needs the mean and std of its training data, e.g. mean=[40.0], std=[12.5]"
         if getattr(task, "class_weights", ()):
             problem = "has class weights, which divide a loss by their sum"

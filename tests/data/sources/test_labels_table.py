@@ -11,6 +11,8 @@ from PIL import Image
 
 import jaxdp
 from jaxdp import evaluate, predict, train
+from jaxdp.build.data import open_data
+from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError
 
 COUNT = 40
@@ -65,6 +67,9 @@ def test_columns_of_0_and_1_are_classes(tmp_path: pathlib.Path) -> None:
     assert opened(folder).task == "multilabel"
     assert opened(folder).class_names == ("cat", "dog")
     assert opened(folder, task="scalar_regression").task == "scalar_regression"
+    # A classifier serves several tasks.
+    config = TrainConfig.of(model="cnn", dataset=f"folder:{folder}", validation="none")
+    assert open_data(config)[0].task == "multilabel"
 
 
 def test_one_class_of_each_image_is_a_classification(tmp_path: pathlib.Path) -> None:

@@ -34,8 +34,8 @@ from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed, some
 
 _FORM = (
-    "should hold a folder of pictures for each class, the folders images and masks, or pictures and"
-    " labels.csv; each under train, val and test, or not"
+    "should hold a folder of pictures for each class, or the folders images and masks, or pictures"
+    " and labels.csv; each under train, val and test, or not"
 )
 
 # Properties that one file may determine for all files.
