@@ -18,7 +18,7 @@ from process_group import Command, environment, newest
 
 from jaxdp import launch, train
 from jaxdp.cli.exit_codes import EXIT_LOCKED, SUPERVISED
-from jaxdp.config import ProcessConfig, TrainConfig
+from jaxdp.config import TrainConfig
 from jaxdp.launching import launcher as launcher_lib
 from jaxdp.launching import supervisor
 from jaxdp.launching.launcher import LaunchConfig, device_shares
@@ -182,10 +182,9 @@ def test_a_script_does_not_pass_on_its_place(monkeypatch: pytest.MonkeyPatch) ->
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    config = processes._from_launcher(ProcessConfig())
+    config = processes._take_place()
     assert (config.coordinator, config.num_processes, config.process_id) == ("127.0.0.1:9", 2, 1)
     assert not {*os.environ} & {*variables}
-    assert processes._from_launcher(ProcessConfig()) == ProcessConfig()
 
 
 @pytest.mark.slow

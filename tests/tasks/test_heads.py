@@ -128,6 +128,11 @@ def test_tasks_that_cannot_be_heads(given: Any, message: str) -> None:
         tasks.heads(given)
 
 
+def test_integers_must_fit_32_bits() -> None:
+    with pytest.raises(ConfigError, match=r"targets\['id'\] has integers of 2\*\*31 and more"):
+        jaxdp.data.from_arrays(IMAGES[:8], {"id": DIGITS[:8] + 2**31}, validation=0.5)
+
+
 def test_fields_must_have_the_length_of_the_images() -> None:
     with pytest.raises(ConfigError, match=r"images has 8 examples, but targets\['age'\] 7"):
         jaxdp.data.from_arrays(IMAGES[:8], {"age": AGES[:7]}, validation=0.5)

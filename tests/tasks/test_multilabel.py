@@ -76,6 +76,17 @@ def test_a_threshold_has_the_highest_f1() -> None:
     assert own.calibrated(found) is own
 
 
+def test_predictions_are_those_that_f1_counts() -> None:
+    edges = 1 / (1 + np.exp(-np.array([0.5, -1.25, 0, 3.75])))
+    task = tasks.MultiLabel(CLASSES, thresholds=tuple(edges.tolist()))
+    grid = np.arange(-512, 512, dtype=np.float32)[:, None] / 128  # edges of all bins
+    logits = np.broadcast_to(grid, (1024, CLASSES))
+    predicted = np.zeros(logits.shape, bool)
+    for row, probabilities in enumerate(np.asarray(task.probabilities(jnp.asarray(logits)))):
+        predicted[row, task._predicted(probabilities)] = True
+    np.testing.assert_array_equal(predicted, logits >= [0.5, -1.25, 0, 3.75])
+
+
 def test_classes_that_do_not_occur_do_not_count() -> None:
     task = tasks.MultiLabel(3)
     batch = {"weights": jnp.ones(2), "present": jnp.array([[1, 0, 0], [0, 0, 1]], "uint8")}

@@ -90,6 +90,8 @@ def _fields_source(
         if len(array) != len(images):
             held = f"{names[0]} has {len(images)} examples, but {names[1]}[{field!r}] {len(array)}"
             raise request.error(held)
+        if array.dtype.kind in "iu" and array.size and int(array.max()) >= 2**31:
+            raise request.error(f"{names[1]}[{field!r}] has integers of 2**31 and more")
         wide = {"i": np.int32, "u": np.int32, "f": np.float32, "b": np.uint8}[array.dtype.kind]
         fields[field] = array if array.dtype == np.uint8 else array.astype(wide)
     source = FieldsSource(images, fields, where)

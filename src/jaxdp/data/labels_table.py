@@ -1,5 +1,6 @@
 """Reads labels.csv, which has a line for each image of a folder: its classes, or its numbers."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.data.dataset import VECTOR_FIELDS
 from jaxdp.data.find_images import USUAL, find_images
 from jaxdp.data.request import Request
 from jaxdp.data.split_selection import usual_names
@@ -21,9 +23,21 @@ SEPARATOR = ";"  # between the classes of an image
 Labelled = tuple[Path, int | np.ndarray | str]  # an image, and its target or its problem
 
 
-def is_there(path: Path, folders: Mapping[str, Path]) -> bool:
-    """Returns whether a folder, or the folder of a split in it, has a table of labels."""
-    return any((folder / NAME).is_file() for folder in (path, *folders.values()))
+def is_there(request: Request, path: Path, folders: Mapping[str, Path]) -> bool:
+    """Returns whether a folder, or the folder of a split in it, has a table that names images, for
+    a task that is accepted. Many datasets have another file of this name, such as a list of
+    classes; a line reports it.
+    """
+    tables = [each / NAME for each in (path, *folders.values()) if (each / NAME).is_file()]
+    if not tables or (request.tasks and not {"classification", *VECTOR_FIELDS} & {*request.tasks}):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        header = csv_text.read(tables[0].read_text("utf-8-sig"))[:1]
+        if header and usual_names(USUAL["columns"]["file"], [name.strip() for name in header[0]]):
+            say(f"note: {request.config.dataset}: labels are read from {tables[0]}")
+            return True
+    say(f"note: {request.config.dataset}: {tables[0]} has no column file, and is not read")
+    return False
 
 
 def read(

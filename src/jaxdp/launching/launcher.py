@@ -127,7 +127,7 @@ def _run(
             place = (f"127.0.0.1:{port.getsockname()[1]}", str(len(shares)), str(index))
             arguments, variables = [*command], {**share}
             if variables_of_script is not None:
-                variables |= variables_of_script | dict(zip(LAUNCHED.values(), place, strict=True))
+                variables |= variables_of_script | dict(zip(LAUNCHED, place, strict=True))
             else:
                 words = ("--coordinator", "--num-processes", "--process-id")
                 arguments += itertools.chain(*zip(words, place, strict=True))

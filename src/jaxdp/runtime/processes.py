@@ -31,12 +31,8 @@ _LOST = "another process died or cannot be reached; the same command continues"
 _runs = itertools.count()  # of this process, because the keys of two runs must differ
 _MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this process
 # The variables in which a script finds its place among the processes of a run.
-LAUNCHED = {
-    "coordinator": "JAXDP_COORDINATOR",
-    "num_processes": "JAXDP_NUM_PROCESSES",
-    "process_id": "JAXDP_PROCESS_ID",
-}
-_EXPLICIT = (*LAUNCHED,)
+LAUNCHED = ("JAXDP_COORDINATOR", "JAXDP_NUM_PROCESSES", "JAXDP_PROCESS_ID")
+_EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
 _compiled: set[tuple[Any, ...]] = set()
 
@@ -57,21 +53,15 @@ def start(config: ProcessConfig) -> Group:
 
 def join_launched() -> None:
     """Connects a script that `jaxdp.launch` has started, before the script uses JAX."""
-    config = _from_launcher(ProcessConfig())
-    if config.process_id is not None:
-        _join(config, None)
+    _join(_take_place(), None)
 
 
-def _from_launcher(config: ProcessConfig) -> ProcessConfig:
-    """Returns the settings with those that `jaxdp.launch` gives a script in its environment."""
-    given: dict[str, Any] = {name: os.environ.get(variable) for name, variable in LAUNCHED.items()}
-    set_by_user = [name for name in LAUNCHED if getattr(config, name) is not None]
-    if None in given.values() or set_by_user or config.distributed == "off":
-        return config
-    for variable in LAUNCHED.values():
-        del os.environ[variable]  # the place is not that of a process that the script starts
-    numbers = {name: int(given[name]) for name in ("num_processes", "process_id")}
-    return config.replace(**given | numbers)
+def _take_place() -> ProcessConfig:
+    """Returns the place that `jaxdp.launch` gives a script in its environment, and removes it from
+    there: a process that the script starts has another.
+    """
+    address, count, index = (os.environ.pop(variable) for variable in LAUNCHED)
+    return ProcessConfig(coordinator=address, num_processes=int(count), process_id=int(index))
 
 
 def compile_then_barrier(function: Any, *args: Any) -> Any:

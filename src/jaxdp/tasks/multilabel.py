@@ -20,6 +20,7 @@ Logits = Float[Array, "batch classes"]
 # Logits from -16 to 16 are counted in bins, so that the counts of batches and devices add up. A
 # logit of 0, a probability of 0.5, is the edge of a bin.
 _PER_LOGIT, _FARTHEST = 128, 16
+_ROUNDING = 1e-3
 _BINS = 2 * _FARTHEST * _PER_LOGIT
 _EDGES = 1 / (1 + np.exp(_FARTHEST - np.arange(_BINS) / _PER_LOGIT))  # probabilities
 
@@ -67,7 +68,11 @@ class MultiLabel(Task):
     def _predicted(self, prediction: np.ndarray) -> np.ndarray:
         """Returns the numbers of the predicted classes of an image, the most likely first."""
         order = np.argsort(-prediction, kind="stable")
-        return order[(prediction >= _EDGES[self._first_bins()])[order]]
+        # A logit on the edge of a bin, as those of bfloat16 often are, comes back rounded.
+        with np.errstate(divide="ignore"):
+            logits = np.log(prediction, dtype=np.float64) - np.log1p(-prediction, dtype=np.float64)
+        first = self._first_bins() / _PER_LOGIT - _FARTHEST - _ROUNDING
+        return order[(logits >= first)[order]]
 
     def probabilities(self, outputs: Logits) -> Array:
         return jax.nn.sigmoid(outputs)

@@ -107,7 +107,7 @@ def test_a_table_for_each_split(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["id,labels", "0.png,cat"], "write a line file,labels"),
+        (["id,labels", "0.png,cat"], "should hold a folder of pictures for each class, or"),
         (["file", "0.png"], "write a line file,labels"),
         (["file,labels", "0.png"], "line 2 of .* has 1 cells, not 2"),
         (["file,labels", "0.png,cat", "0.png,dog"], "line 3 of .* names 0.png once more"),
@@ -133,6 +133,23 @@ def test_a_class_without_training_images(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "set/test", [*lines[:5], "4.png,bird", *lines[6:]])
     with pytest.raises(ConfigError, match="no training image has the class bird"):
         jaxdp.data.from_folder(tmp_path / "set")
+
+
+def test_another_file_of_this_name_is_left_alone(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cat", "dog"):
+        write(tmp_path / "set" / name, [], "names.txt")
+    (tmp_path / "set/labels.csv").write_text("id,name\n0,cat\n1,dog\n")
+    assert opened(tmp_path / "set").task == "classification"
+    assert "labels.csv has no column file, and is not read" in capsys.readouterr().err
+    # A table of images says nothing of masks.
+    for name in ("images", "masks"):
+        write(tmp_path / "pairs" / name, [], "names.txt")
+        for file in (tmp_path / "pairs" / name).glob("*.png"):
+            Image.fromarray(np.full((8, 8), int(file.stem) % 2, np.uint8)).save(file)
+    (tmp_path / "pairs/labels.csv").write_text("file,site\nimages/0.png,north\n")
+    assert opened(tmp_path / "pairs", task="segmentation").task == "segmentation"
 
 
 def test_pictures_without_a_line_are_told(

@@ -70,7 +70,7 @@ def folder(request: Request) -> Dataset:
     warn_of_unread(path)
     folders = _split_folders(request, path)
     classifies = request.known is not None and request.known.answer == "classification"
-    is_table = labels_table.is_there(path, folders)
+    is_table = labels_table.is_there(request, path, folders)
     has_masks = not (classifies or is_table) and bool(
         pair_folders(path, next(iter(folders.values())))
     )
@@ -281,7 +281,7 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     if usual_names(splits["train"], present):
         for name in usual:
             is_read = name in request.named_splits.values() or labels_table.is_there(
-                path, {name: path / name}
+                request, path, {name: path / name}
             )
             if not is_read and is_unlabelled(path, path / name):
                 held = f"{path / name} holds pictures without labels, and is not read"
