@@ -1,10 +1,10 @@
 #!/bin/sh
 # Question: what does importing Orbax or Grain, without using them, change for the logging of a
 # training script?
-# Guess: nothing; only a program that configures logging itself has a handler at the root.
-# What happens: importing orbax.checkpoint leaves a handler at the root logger, and so does importing
-# grain, which imports Orbax where it is installed. A later logging.basicConfig(level=..., format=...)
-# of the script then does nothing, without a word: no INFO line appears, and warnings have the format
+# Guess: nothing; only a program that calls logging.basicConfig has a handler at the root.
+# What happens: importing orbax.checkpoint leaves a handler at the root logger. So does importing
+# grain, which imports Orbax where it is installed. A later logging.basicConfig(level=..., ...) of
+# the script then does nothing, without a word: no INFO line appears, and warnings have the format
 # of the handler that is there.
 # Seen with orbax-checkpoint 0.12.8 and grain 0.2.18, with absl-py 2.5.1.
 # Why it matters: a training script that configures logging after its imports, as most do, loses its
