@@ -1,5 +1,5 @@
-"""Compares all-reduce, exact and async on MNIST, with two parameter servers and three workers, one
-of which is four times slower.
+"""Compares all-reduce, exact and async on MNIST with three workers, one of which is four times
+slower.
 
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
@@ -18,7 +18,7 @@ from jaxdp.errors import ConfigError
 from jaxdp.runtime import ray_connection
 from jaxdp.workers.worker import SLOWED
 
-WORKERS, SERVERS = 3, 2
+WORKERS = 3
 # Images per second of a fast worker, and how many times slower the last one is.
 SPEED, SLOWER = 750, 4
 IDEAL = SPEED * (WORKERS - 1 + 1 / SLOWER)
@@ -48,17 +48,17 @@ def measure(experiment: lab.Experiment) -> Any:
     data = ["--dataset", "digits"] if experiment.tiny else ["--dataset", "mnist", *experiment.data]
     common = ["--model", "cnn", "--batch-norm", f"group:{share // 6}", *data]
     plugin = ["--plugins", str(lab.SCRIPTS / "slowed.py"), "--callbacks", "slowed"]
-    workers, servers = ["--workers", str(WORKERS)], ["--servers", str(SERVERS)]
+    workers = ["--workers", str(WORKERS)]
     # its flags, images of a step, and of what a worker computes at once
     cases = {
         "allreduce": (plugin, batch, share),
         "exact": (
-            [*workers, *servers, "--slices", str(EXACT_SLICES)],
+            [*workers, "--slices", str(EXACT_SLICES)],
             batch,
             batch // EXACT_SLICES,
         ),
         # Each push counts as a step: a worker's share, so that all see as many images.
-        "async": ([*workers, *servers, *WITHOUT_MOMENTUM], share, share),
+        "async": ([*workers, *WITHOUT_MOMENTUM], share, share),
     }
     results = {}
     for name, (flags, size, at_once) in cases.items():
@@ -115,7 +115,7 @@ def outcome(run: lab.Run, size: int) -> dict[str, Any]:
 def show(results: Any) -> tuple[list[str], Any]:
     figure, (left, right) = lab.create_figure(
         2,
-        title="MNIST: three workers, one of them four times slower, and two servers",
+        title="MNIST: three workers, one of them four times slower",
         subtitle=(
             f"workers that sleep stand for machines of {SPEED}, {SPEED} and {SPEED / SLOWER:.0f}"
             " images/s"

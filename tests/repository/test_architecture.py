@@ -50,7 +50,6 @@ PLACING = {
     "build/initial_weights.py": "loaded arrays replace those of a new model, as they are",
     "models/batch_norm.py": "constants of a new model, without compiling a program for each shape",
     "models/initializers.py": "numbers drawn on the host, without compiling a copy for each shape",
-    "workers/server.py": "a server is a process of one device",
 }
 
 

@@ -60,12 +60,6 @@ def wait_for_all(run: Any) -> None:
         session.listen()
 
 
-def kill_server(run: Any) -> None:
-    import ray
-
-    ray.kill(run.setup.strategy.session.servers._actors[1])
-
-
 def events(folder: Any) -> list[str]:
     return [line["event"] for line in history(folder)]
 

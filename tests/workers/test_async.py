@@ -1,4 +1,4 @@
-"""Asynchronous training with parameter servers, on Ray."""
+"""Asynchronous training with a parameter server, on Ray."""
 
 import os
 import signal
@@ -14,7 +14,6 @@ from small_runs import (
     difference,
     events,
     history,
-    kill_server,
     rows,
     trained,
     wait_for_all,
@@ -22,7 +21,6 @@ from small_runs import (
 
 import jaxdp
 from jaxdp.workers import asynchronous
-from jaxdp.workers.actor import ServerLost
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
 PLAN: dict[str, Any] = {"strategy": "async", "steps": 40, "eval_every": 20, "log_every": 10}
@@ -37,17 +35,19 @@ def one_cluster() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam"}, {"ema_decay": 0.9}], ids=str)
-def test_one_worker_and_three_servers_are_ordinary_training(
-    one_cluster: None, settings: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"optimizer": "adam"}, {"ema_decay": 0.9}, {"clip_norm": 0.5}, {"on_divergence": "skip"}],
+    ids=str,
+)
+def test_one_worker_is_ordinary_training(one_cluster: None, settings: dict[str, Any]) -> None:
     """Without a second worker nothing is stale: the whole state is that of one device."""
     same = {"steps": 10, "log_every": 10, **settings}
     single = trained("single", strategy="single", devices=1, **same)
-    served = trained("servers", strategy="async", workers=1, servers=3, **same)
-    assert difference(single, served) < 1e-6
-    assert rows("servers")[-1]["staleness_max"] == 0
-    assert rows("servers")[-1]["gradient_norm"] == pytest.approx(
+    pushed = trained("async", strategy="async", workers=1, **same)
+    assert difference(single, pushed) < 1e-6
+    assert rows("async")[-1]["staleness_max"] == 0
+    assert rows("async")[-1]["gradient_norm"] == pytest.approx(
         rows("single")[-1]["gradient_norm"], rel=1e-4
     )
 
@@ -55,7 +55,7 @@ def test_one_worker_and_three_servers_are_ordinary_training(
 @pytest.mark.parametrize("bound", [None, 1, 4])
 def test_staleness_is_reported_and_bounded(one_cluster: None, bound: int | None) -> None:
     more = {"staleness": bound, "steps": 80, "learning_rate": 0.01}
-    trained("run", workers=4, servers=2, callbacks=[At(1, wait_for_all)], **PLAN | more)
+    trained("run", workers=4, callbacks=[At(1, wait_for_all)], **PLAN | more)
     largest = max(row["staleness_max"] for row in rows("run"))
     assert largest <= bound if bound is not None else largest >= 3
     done = sum(sum(row["worker_slices"]) for row in rows("run"))
@@ -72,7 +72,10 @@ def test_a_worker_that_dies_leaves_no_batch_out(
     monkeypatch.setattr(
         asynchronous.AsynchronousSession,
         "_apply",
-        lambda self, done: (applied.append(done.slice_id.slice), apply(self, done))[1],
+        lambda self, state, done, constants: (
+            applied.append(done.slice_id.slice),
+            apply(self, state, done, constants),
+        )[1],
     )
 
     def kill_worker(run: Any) -> None:
@@ -84,24 +87,13 @@ def test_a_worker_that_dies_leaves_no_batch_out(
     assert "worker lost" in events("run")
 
 
-def test_a_server_that_dies_ends_the_run_which_can_go_on(one_cluster: None) -> None:
-    plan = PLAN | {"checkpoint_every": 10}
-    with pytest.raises(ServerLost, match="a parameter server has died"):
-        trained("run", workers=2, servers=2, callbacks=[At(25, kill_server)], **plan)
-    trained("run", **plan | {"strategy": "single", "devices": 1})
-    assert events("run")[-1] == "done"
-    resumed = next(line for line in history("run") if line["event"] == "resumed")
-    assert resumed["step"] == 20
-    assert resumed["changed"]["strategy"] == ["async", "single"]
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
     """Without momentum, as the documentation advises, with one of four workers four times
     slower.
     """
     step_config = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 100, "seed": seed}
-    on_workers = {"strategy": "async", "workers": 4, "servers": 2}
+    on_workers = {"strategy": "async", "workers": 4}
     callbacks = [At(1, wait_for_all)]
     trainer = jaxdp.Trainer(
         "cnn",

@@ -17,13 +17,11 @@ from small_runs import (
     digest,
     events,
     history,
-    kill_server,
     rows,
     trained,
 )
 
 import jaxdp
-from jaxdp.workers.actor import ServerLost
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
@@ -96,35 +94,6 @@ def test_the_bits_depend_on_no_worker(one_cluster: None, seed: int) -> None:
     assert "worker lost" in events("killed")
     # The comparison can tell.
     assert digest(trained("other", workers=2, **same | {"slices": 4})) not in found.values()
-
-
-@pytest.mark.slow
-def test_servers_compute_what_one_process_does(one_cluster: None) -> None:
-    same = {"strategy": "exact", "slices": 8, "steps": 20, "eval_every": 8}
-    served = trained("served", workers=2, servers=2, **same)
-    assert difference(served, trained("here", workers=2, **same)) < 1e-6
-
-
-@pytest.mark.slow
-def test_a_server_that_dies_ends_the_run_which_goes_on_to_the_same_bits(one_cluster: None) -> None:
-    same = {"strategy": "exact", "slices": 8, "steps": 20, "servers": 2, "checkpoint_every": 8}
-    whole = digest(trained("whole", workers=2, **same))
-    with pytest.raises(ServerLost, match="a parameter server has died"):
-        trained("killed", workers=3, callbacks=[At(13, kill_server)], **same)
-    assert digest(trained("killed", workers=3, **same)) == whole
-
-
-@pytest.mark.slow
-def test_servers_import_no_plugins(one_cluster: None) -> None:
-    pathlib.Path("plugin.py").write_text(
-        "from jaxdp import tasks\n"
-        "from jaxdp.tasks.classification import Classification\n"
-        "@tasks.register('mine')\n"
-        "class Mine(Classification): pass\n"
-    )
-    own = {"plugins": ["plugin.py"], "task": "mine", "steps": 2}
-    trained("run", strategy="exact", workers=1, servers=2, **own)
-    assert history("run")[-1]["event"] == "done"
 
 
 @pytest.mark.slow

@@ -58,13 +58,27 @@ def test_ray_is_not_imported_without_workers() -> None:
     [
         {},
         {"strategy": "exact", "workers": 7, "slices": 4},
-        {"strategy": "async", "servers": 2, "staleness": 1},
+        {"strategy": "async", "staleness": 1},
     ],
 )
 def test_the_same_command_finds_the_folder_of_version_0_2(settings: dict[str, Any]) -> None:
     """Version 0.2 computed this hash for all three; there they were `--exchange exact` and so on."""
     run = TrainConfig.of(model="cnn", dataset="digits", epochs=3, **settings)
     assert run_hash(run) == "28e351de"
+
+
+@pytest.mark.parametrize(("servers", "notes"), [(None, 0), (2, 1)])
+def test_a_run_with_servers_is_read(
+    servers: int | None, notes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Servers held shares of the state and changed nothing in it."""
+    pathlib.Path("run").mkdir()
+    settings = {"model": "cnn", "strategy": "async", "workers": 3}
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump(settings | {"servers": servers}))
+    run = RunDirectory(pathlib.Path("run"))
+    assert run.load_config() == TrainConfig.of(**settings)
+    line = "has servers: 2, which was removed after 0.3.0: leave it out; the process of the command"
+    assert capsys.readouterr().err.count(line) == notes
 
 
 @pytest.mark.parametrize("name", ["exact", "async"])

@@ -66,7 +66,6 @@ def create_step_config(
     """
     assert config.batch_norm is not None
     given = inputs.optimizer
-    # Not a function in this one, which servers could not unpickle.
     create_optimizer = functools.partial(_create_optimizer, given, config)
     create_optimizer(schedule)  # finds what does not fit
     if given is not None:

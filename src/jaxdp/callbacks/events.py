@@ -64,8 +64,7 @@ class StepEnd:
 
     Attributes:
         state: the state after these steps, on the devices. The next step consumes it, so keep a
-            copy. With `--strategy async` or `--servers`, the state is on servers, and this is the
-            state that was last evaluated or saved.
+            copy.
     """
 
     step: int

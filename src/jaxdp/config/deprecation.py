@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdp.text.flags import flag
 
-# All were removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
+# Removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
 # setting and its value. The text names the replacement.
 REMOVED = {
     "steps_per_call": f"use {flag('steps_per_execution')}",
@@ -45,6 +45,8 @@ REMOVED = {
     ),
     "evaluate per_image": f"predict {flag('csv')} writes a line for each image",
 }
+# Removed since.
+REMOVED_LATER = {"servers": "leave it out; the process of the command holds the parameters"}
 
 COMMANDS = {"sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py"}
 
@@ -65,8 +67,10 @@ def removal(name: str, command: str = "") -> str | None:
         command: the command with these flags, in addition to the settings of training, or the
             setting with this value.
     """
-    remedy = REMOVED.get(name) or REMOVED.get(f"{command} {name}")
-    return remedy and f"was removed in 0.3.0: {remedy}"
+    for when, removed in (("in", REMOVED), ("after", REMOVED_LATER)):
+        if remedy := removed.get(name) or removed.get(f"{command} {name}"):
+            return f"was removed {when} 0.3.0: {remedy}"
+    return None
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if name not in REMOVED or value != LAST_DEFAULTS.get(name)
+        if name not in REMOVED | REMOVED_LATER or value != LAST_DEFAULTS.get(name)
     }
 
 

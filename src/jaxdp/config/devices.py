@@ -122,16 +122,6 @@ class WorkersConfig(Settings):
         names_run="never",
         none="as many as possible, at most 16",
     )
-    servers: int | None = setting(
-        None,
-        """number of parameter servers, which divide the model's arrays by size, on the machines
-        of the workers (default: 1 for async; none for exact, with which the process of the
-        command holds the arrays)""",
-        POSITIVE,
-        at_most(MOST_WORKERS),
-        names_run="never",
-        none="the command's own process",
-    )
     staleness: int | None = setting(
         None,
         """async: largest number of updates between the pull of parameters and the push of their

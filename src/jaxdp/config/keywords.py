@@ -68,7 +68,6 @@ class TrainKeywords(TypedDict, total=False):
     freeze: str | None
     workers: int | None
     slices: int | None
-    servers: int | None
     staleness: int | None
     ray_address: str | None
     run_dir: str | None

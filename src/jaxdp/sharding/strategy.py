@@ -262,10 +262,6 @@ class Strategy(abc.ABC):
         """Returns NumPy copies of a replicated tree, once the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
-    def fetch_state(self, state: TrainState) -> TrainState:
-        """Returns the state after the last train step, fetched if it is elsewhere."""
-        return state
-
     def host_copy(self, state: TrainState) -> TrainState:
         """Returns a copy of a state, which a checkpoint writes in the background."""
         return self.gather(state)

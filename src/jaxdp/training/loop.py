@@ -140,7 +140,6 @@ class Loop:
         counters.evaluation_due = evaluates and stops and not stopping.reason
         if evaluates or saves:
             with self.reader.paused():
-                self.state = self._strategy.fetch_state(self.state)
                 evaluates &= not counters.evaluation_due
                 self._evaluate_and_save(evaluates=evaluates, saves=saves)
         return stops or bool(stopping.reason) or counters.evaluation_due

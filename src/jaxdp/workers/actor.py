@@ -1,4 +1,4 @@
-"""Starts the process of a worker or a server with Ray."""
+"""Starts the process of a worker with Ray."""
 
 import importlib
 import os
@@ -21,26 +21,16 @@ def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any)
     return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
 
 
-class ServerLost(OSError):
-    """A parameter server has died, and its share of the state is lost."""
-
-    def __init__(self) -> None:
-        super().__init__("a parameter server has died")
-
-
-def results(ray: Any, refs: list[Any]) -> list[Any]:
-    """Returns the results of calls of processes.
+def result_of(ray: Any, call: Any) -> Any:
+    """Returns the result of a call of a process.
 
     Raises:
-        ServerLost: if a call should read data of a server that has died.
-        ray.exceptions.RayError: if a called process has died.
-        Exception: the exception of a call.
+        ray.exceptions.RayError: if the process has died, or could not read its arguments.
+        Exception: the exception of the call.
     """
     try:
-        return ray.get(refs)
+        return ray.get(call)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ray.exceptions.RayError):
-            raise ServerLost from error
         raise error.cause from error
 
 

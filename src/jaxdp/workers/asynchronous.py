@@ -1,16 +1,16 @@
-"""Defines the strategy `async`, in which workers push gradients to servers and pull parameters at
-their own pace.
-
-This process determines the order of the updates and passes references. The arrays move between
-workers and servers. Every server gets the same calls in the same order, so that a worker never
-pulls a mixture of versions.
+"""Defines the strategy `async`, in which workers push gradients to this process and pull parameters
+from it at their own pace.
 """
 
 import collections
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
+import numpy as np
+
 from jaxdp.sharding import strategy
+from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceId, StalenessBound
@@ -23,6 +23,8 @@ class AsynchronousSession(WorkerSession):
     """Gives each worker the next batch once it is idle, and applies gradients as they come."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._state: TrainState | None = None  # after the last update
         self._idle = set[int]()
         self._finished: collections.deque[Finished] = collections.deque()
         self._round = 0
@@ -30,41 +32,42 @@ class AsynchronousSession(WorkerSession):
     def step(
         self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
-        if state is not self.state:
-            self._begin(state, batch, constants)
+        if state is not self._state:
+            self._begin(state, batch)
         while True:
             for done in self._finished:
                 if self._bound.may_apply(done.worker):
                     self._finished.remove(done)
-                    sums = self._apply(done)
+                    self._state, sums = self._apply(state, done, constants)
                     self._give()
-                    return state, sums
+                    return self._state, sums
             self._give()
             self.listen()
 
-    def _begin(self, state: TrainState, batch: int, constants: Constants) -> None:
-        """Passes a state to the servers. The current results of the workers are then useless."""
-        self.install(state, constants)
+    def _begin(self, state: TrainState, batch: int) -> None:
+        """Starts with another state. The current results of the workers are then useless."""
+        self._state = state
         self._idle |= {done.worker for done in self._finished}
         self._finished.clear()
         self._bound = StalenessBound(self.staleness)
         self._round += 1
         self._next, self._again = batch, set[int]()  # batches of lost workers
-        self._parts: tuple[Any, ...] | None = None
+        self._leaves: Any = None  # reference to the arrays of this version
 
     def _give(self) -> None:
         """Makes idle workers pull and start the next batches."""
         for worker in sorted(self._idle):
             if not self._bound.may_pull() or not (self._again or self._next < self.total_steps):
                 return
-            if self._parts is None:
-                self._parts, self.version = self.servers.pull(), self.version + 1
+            if self._leaves is None:
+                assert self._state is not None
+                self._leaves = self.publish(self._state)
             batch = min(self._again, default=self._next)
             self._again.discard(batch)
             self._next += batch == self._next
             self._bound.pull(worker)
             self._idle.remove(worker)
-            job = Job(batch, 0, self.version, self._parts)
+            job = Job(batch, 0, self.version, self._leaves)
             self.pool.submit(worker, SliceId(self._round, batch), job)
 
     def _note(self, news: Joined | Lost | Finished) -> None:
@@ -83,21 +86,23 @@ class AsynchronousSession(WorkerSession):
                 self._idle.add(worker)
                 self.work.dropped += 1
 
-    def _apply(self, done: Finished) -> dict[str, Any]:
+    def _apply(
+        self, state: TrainState, done: Finished, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
         staleness = self._bound.apply(done.worker)
         self._idle.add(done.worker)
         self.work.staleness.append(staleness)
-        self._parts = None
-        result = done.result
-        self.servers.add(done.grads)
-        return self.servers.apply(
-            result.batch_stats, result.weight, result.sums, result.squares, 1 / (1 + staleness)
-        )
+        self._leaves = None
+        (grads, change, weight), sums = done.result
+        # The worker's own statistics would undo what other workers have changed meanwhile.
+        batch_stats = combine.changed(jax.tree.map(np.asarray, state.batch_stats), change)
+        rates = np.asarray(constants.learning_rates) * np.float32(1 / (1 + staleness))
+        return self.update(state, (grads, batch_stats, weight), sums, rates)
 
 
 @strategy.register("async")
 class Asynchronous(OnWorkers):
-    """Makes workers push the gradients of whole batches to servers, which hold the state.
+    """Makes workers push the gradients of whole batches to this process, which holds the state.
 
     The learning rate of an update is divided by 1 and the staleness of its gradient.
 
@@ -111,7 +116,6 @@ class Asynchronous(OnWorkers):
     session_class = AsynchronousSession
     settings: ClassVar[Mapping[str, Any]] = {
         "workers": DEFAULT_WORKERS,
-        "servers": 1,
         "staleness": None,
         "ray_address": None,
     }

@@ -19,7 +19,7 @@ from jaxdp.workers.pool import Finished, Joined, Lost
 from jaxdp.workers.scheduler import SliceScheduler
 from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.strategy import DEFAULT_WORKERS, OnWorkers
-from jaxdp.workers.worker import Job
+from jaxdp.workers.worker import Job, SliceResult
 
 # The default, which suffices for workers of different speed, with slices that are worth sending.
 _MOST_SLICES = 16
@@ -29,41 +29,33 @@ class ExactSession(WorkerSession):
     """Makes the workers compute the slices of a batch, and updates once all are added."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.scheduler = SliceScheduler(self.work)
         self._finished: dict[int, Finished] = {}
 
     def step(
         self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
-        if state is not self.state:
-            self.install(state, constants)
-        total: Any = None
-        for done in self._in_order(batch):
-            self.servers.add(done.grads)
-            result = done.result
-            part = (result.batch_stats, result.weight), result.sums
-            total = part if total is None else combine.add_with_sums(total, part)
+        results = self._in_order(state, batch)
+        total = next(results)
+        for result in results:
+            total = combine.add_with_sums(total, result)
         means, sums = total
-        batch_stats, weight = combine.divide(means, np.float32(self.slices))
-        squares = self.servers.mean_squares(self.slices)
-        sums = self.servers.apply(batch_stats, weight, sums, squares)
-        if self.servers.here:
-            self.state = state = self.servers.collect(state)
-        return state, sums
+        means = combine.divide(means, np.float32(self.slices))
+        return self.update(state, means, sums, constants.learning_rates)
 
-    def _in_order(self, batch: int) -> Iterator[Finished]:
-        """Makes the workers compute all slices of a batch, and yields the slices in order."""
-        self.version += 1
-        parts = self.servers.pull()
+    def _in_order(self, state: TrainState, batch: int) -> Iterator[SliceResult]:
+        """Makes the workers compute all slices of a batch, and yields their results in order."""
+        leaves = self.publish(state)
         self.scheduler.begin(self.slices)
         self._finished.clear()
         for number in range(self.slices):
             while number not in self._finished:
                 for worker, slice_id in self.scheduler.assign(time.monotonic()):
-                    job = Job(batch, slice_id.slice, self.version, parts)
+                    job = Job(batch, slice_id.slice, self.version, leaves)
                     self.pool.submit(worker, slice_id, job)
                 self.listen()
-            yield self._finished.pop(number)
+            yield self._finished.pop(number).result
 
     def _note(self, news: Joined | Lost | Finished) -> None:
         match news:
@@ -80,8 +72,6 @@ class ExactSession(WorkerSession):
 class Exact(OnWorkers):
     """Adds the gradients of fixed slices in order, so that the workers that computed them change no
     bit, and updates once per batch.
-
-    With servers, the state comes to this process only for evaluations and checkpoints.
     """
 
     name = "exact"
@@ -89,7 +79,6 @@ class Exact(OnWorkers):
     settings: ClassVar[Mapping[str, Any]] = {
         "workers": DEFAULT_WORKERS,
         "slices": None,
-        "servers": None,
         "ray_address": None,
     }
 

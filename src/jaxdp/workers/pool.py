@@ -4,10 +4,13 @@ import dataclasses
 import time
 from typing import Any
 
+import jax
+import numpy as np
+
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.runtime.running_time import running_seconds
 from jaxdp.text.messages import one_line
-from jaxdp.workers.actor import launch, results
+from jaxdp.workers.actor import launch, result_of
 from jaxdp.workers.scheduler import SliceId, Work
 from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
 
@@ -38,23 +41,18 @@ class Lost:
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A worker has computed a slice.
-
-    Attributes:
-        grads: gradients, as a part for each server, or a reference to it.
-    """
+    """A worker has computed a slice."""
 
     worker: int
     slice_id: SliceId
     result: SliceResult
-    grads: list[Any]
 
 
 @dataclasses.dataclass
 class _Member:
     place: int
     actor: Any
-    refs: list[Any]  # reference of its call; none while it is idle
+    call: Any  # reference to the result of its call; None while it is idle
     slice_id: SliceId | None = None
     joined: bool = False
     idle_since: float = 0.0
@@ -69,7 +67,6 @@ class Pool:
         spec: the settings that all workers share.
         count: number of workers.
         work: counts the work of the workers.
-        fetches: whether gradients come to this process, instead of references to them.
         head: head for a cluster that may lose it.
 
     Attributes:
@@ -84,16 +81,13 @@ class Pool:
         spec: WorkerSpec,
         count: int,
         work: Work,
-        *,
-        fetches: bool,
         head: Head | None,
     ) -> None:
         self._ray = ray
         self.count = count
         self._work = work
         self._head = head
-        self._precision, self._fetches = spec.config.precision, fetches
-        self._returns = 1 + max(spec.owners) + 1
+        self._precision = spec.config.precision
         self._members: dict[int, _Member] = {}
         self._opened, self._waits_since = time.monotonic(), running_seconds()
         self._losses = 0  # since a result
@@ -116,23 +110,27 @@ class Pool:
         return round(time.monotonic() - self._opened, 3)
 
     def note(self, event: str, **facts: Any) -> None:
-        """Records a change of workers or servers, and its time."""
+        """Records a change of workers, and its time."""
         self.changes.append((event, {"seconds": self.seconds, **facts}))
 
     def _start(self, place: int) -> None:
         actor, started = launch(
             self._ray, _WORKER, self._precision, self._spec, place, num_cpus=1, max_restarts=0
         )
-        self._members[self._started] = _Member(place, actor, [started])
+        self._members[self._started] = _Member(place, actor, started)
         self._started += 1
+
+    def put(self, leaves: list[np.ndarray]) -> Any:
+        """Returns a reference to arrays, which workers read from this process."""
+        return self._ray.put(leaves)
 
     def submit(self, worker: int, slice_id: SliceId, job: Job) -> None:
         """Assigns a job to an idle worker."""
         member = self._members[worker]
-        assert not member.refs
+        assert member.call is None
         self._work.waiting_seconds += time.monotonic() - member.idle_since
         member.slice_id = slice_id
-        member.refs = member.actor.call.options(num_returns=self._returns).remote("run", job)
+        member.call = member.actor.call.remote("run", job)
         if member.version != job.version:
             member.version = job.version
             self._work.moved_bytes += self.read_bytes
@@ -148,11 +146,10 @@ class Pool:
         """
         if self._head is not None:
             self._head.check()
-        # Gradients come last, so that an awaited result is complete, and a worker that is cut off
-        # while sending does not block other workers.
-        which = -1 if self._fetches else 0
         calls = {
-            member.refs[which]: worker for worker, member in self._members.items() if member.refs
+            member.call: worker
+            for worker, member in self._members.items()
+            if member.call is not None
         }
         refs = [*calls]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
@@ -177,19 +174,18 @@ class Pool:
     def _read(self, worker: int) -> Joined | Finished:
         """Returns the result of a worker's call."""
         member = self._members[worker]
-        slice_id, refs = member.slice_id, member.refs
-        fetched = results(self._ray, refs if self._fetches else refs[:1])
+        result = result_of(self._ray, member.call)
         member.idle_since = time.monotonic()
-        member.refs = []
-        if slice_id is None:
+        member.call = None
+        if member.slice_id is None:
             member.joined = True
-            self.note("worker joined", worker=member.place, **fetched[0])
+            self.note("worker joined", worker=member.place, **result)
             return Joined(worker)
-        result, *grads = fetched + refs[len(fetched) :]
         self._losses = 0
         self._work.slices[member.place] += 1
-        self._work.moved_bytes += result.bytes
-        return Finished(worker, slice_id, result, grads)
+        grads, *_ = result.means
+        self._work.moved_bytes += sum(leaf.nbytes for leaf in jax.tree.leaves(grads))
+        return Finished(worker, member.slice_id, result)
 
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)

@@ -1,45 +1,51 @@
-"""One run on workers: its workers and servers, and the way of its steps."""
+"""One run on workers: its workers, the way of its steps, and the updates of its state."""
 
 import abc
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.workers import shares
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import Work
-from jaxdp.workers.server_group import ServerGroup
+from jaxdp.workers.worker import read_by_workers
 
 
 @dataclasses.dataclass
 class WorkerSession(abc.ABC):
-    """The workers and servers of a run, with the steps that they take together.
+    """The workers of a run, with the steps that they take together. This process holds the state
+    and updates it, as a parameter server does.
 
     Attributes:
         work: counts what workers did since the last row.
+        step_config: the settings of a step.
         slices: of a batch.
         total_steps: of the run.
         staleness: the largest that is allowed; None for any.
-        state: that the loop has, once servers have taken it over.
         version: number of the parameters that workers get.
     """
 
     pool: Pool
-    servers: ServerGroup
     work: Work
+    step_config: step.StepConfig
     slices: int
     total_steps: int
     staleness: int | None
-    state: TrainState | None = None
     version: int = 0
 
-    @abc.abstractmethod
     def __post_init__(self) -> None:
         """Begins without workers that are ready."""
+
+        def update(
+            state: TrainState, means: step.Means, sums: dict[str, Any], learning_rates: Any
+        ) -> tuple[TrainState, dict[str, Any]]:
+            constants = Constants({}, learning_rates, ())
+            return step.update_state(state, means, sums, constants, step_config=self.step_config)
+
+        self.update = jax.jit(update, donate_argnums=0)
 
     @abc.abstractmethod
     def step(
@@ -47,17 +53,12 @@ class WorkerSession(abc.ABC):
     ) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state after the step with a batch, counted from 0, and its metric sums."""
 
-    def install(self, state: TrainState, constants: Constants) -> None:
-        """Gives the servers a state."""
-        self.state = state
-        self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(shares.needed(state)))
-        self.servers.install(state, np.asarray(constants.learning_rates))
-
-    def fetch(self, state: TrainState, place: Callable[[TrainState], TrainState]) -> TrainState:
-        """Returns the state after the last step, placed on the device if servers had it."""
-        if state is self.state and not self.servers.here:
-            self.state = state = place(self.servers.collect(state))
-        return state
+    def publish(self, state: TrainState) -> Any:
+        """Returns a reference with which workers read the arrays that gradients depend on."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(read_by_workers(state))]
+        self.pool.read_bytes = sum(leaf.nbytes for leaf in leaves)
+        self.version += 1
+        return self.pool.put(leaves)
 
     def listen(self) -> None:
         """Waits a moment for news of the workers, and notes them."""

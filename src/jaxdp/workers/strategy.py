@@ -1,4 +1,4 @@
-"""The base of strategies on workers: checks settings, and starts workers and servers."""
+"""The base of strategies on workers: checks settings, and starts workers."""
 
 import contextlib
 import math
@@ -9,33 +9,18 @@ import jax
 import numpy as np
 
 from jaxdp.build.setup import Setup
-from jaxdp.config import OBJECT, TrainConfig, WorkersConfig, fields
+from jaxdp.config import TrainConfig, WorkersConfig, fields
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import Head
 from jaxdp.sharding.single import Single
 from jaxdp.step.state import TrainState
 from jaxdp.text.messages import one_line
-from jaxdp.workers import shares
 from jaxdp.workers.log import WorkersLog
 from jaxdp.workers.pool import Pool
 from jaxdp.workers.scheduler import Work
-from jaxdp.workers.server_group import ServerGroup
 from jaxdp.workers.session import WorkerSession
 from jaxdp.workers.worker import WorkerSpec
-
-# Values of settings that do not work with servers, which each have a part of the state; and why.
-_NOT_WITH_SERVERS = (
-    ("optimizer", OBJECT, "is divided among servers, which create one by its name"),
-    (
-        "precision",
-        "float16",
-        "its loss scale is of the whole state, which servers divide; use bfloat16",
-    ),
-    ("on_divergence", "skip", "no server knows whether to skip an update; use stop"),
-)
-_CLIPPED = "takes the norm of the whole gradient, which servers divide; use one server"
-
 
 DEFAULT_WORKERS = 4  # processes; each computes on one core
 
@@ -44,7 +29,7 @@ class OnWorkers(Single):
     """A strategy in which workers compute the train steps, and this process evaluates and saves.
 
     Attributes:
-        session_class: how workers and servers take a step together.
+        session_class: how workers take a step together.
         batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
         session: of the run that is under way; None outside of `resources`.
@@ -77,16 +62,6 @@ class OnWorkers(Single):
         if not self.on_cpu:
             remedy = "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-        if servers := config.servers:
-            values, arrays = config.flat(), len(jax.tree.leaves(shapes().params))
-            if servers > arrays:
-                remedy = f"the model has {arrays} arrays of parameters; use at most {arrays}"
-                raise ConfigError("servers", servers, remedy)
-            for name, value, remedy in _NOT_WITH_SERVERS:
-                if values[name] == value:
-                    raise ConfigError(name, value, remedy)
-            if servers > 1 and config.clip_norm is not None:
-                raise ConfigError("clip_norm", config.clip_norm, _CLIPPED)
         mode = config.batch_norm
         has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
         if has_statistics and mode is not None and mode.kind not in self.batch_norms:
@@ -107,7 +82,7 @@ class OnWorkers(Single):
 
     @contextlib.contextmanager
     def resources(self, setup: Setup) -> Iterator[Sequence[Any]]:
-        """Provides the workers and servers of a run, and the callback that records them.
+        """Provides the workers of a run, and the callback that records them.
 
         Raises:
             ConfigError: if there is no cluster at the address, or for objects that cannot be sent.
@@ -118,15 +93,8 @@ class OnWorkers(Single):
             ray_connection.connected(config.ray_address, cpus=workers, field="ray_address") as ray,
             contextlib.ExitStack() as cleanup,
         ):
-            count = config.servers or 0
-            sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
-            spec = WorkerSpec(
-                _config_of_worker(config),
-                setup.inputs,
-                self.number_of_slices(config, setup.shapes),
-                shares.balance(sizes, max(count, 1)),
-                self.returns_deltas,
-            )
+            slices = self.number_of_slices(config, setup.shapes)
+            spec = WorkerSpec(_config_of_worker(config), setup.inputs, slices, self.returns_deltas)
             try:
                 ray.cloudpickle.dumps(spec.inputs)
             except Exception as error:  # whatever an object raises
@@ -134,12 +102,15 @@ class OnWorkers(Single):
                 remedy = f"sends objects to its workers, and {problem}"
                 raise ConfigError("strategy", self.name, remedy) from error
             work, head = Work(), Head() if config.ray_address else None
-            pool = Pool(ray, spec, workers, work, fetches=not count, head=head)
+            pool = Pool(ray, spec, workers, work, head)
             cleanup.callback(pool.close)
-            servers = ServerGroup(ray, setup, count, spec)
-            cleanup.callback(servers.close)
             self.session = self.session_class(
-                pool, servers, work, spec.slices, setup.intervals.total_steps, config.staleness
+                pool,
+                work,
+                setup.step_config,
+                slices,
+                setup.intervals.total_steps,
+                config.staleness,
             )
             cleanup.callback(setattr, self, "session", None)
             yield [WorkersLog(self.session)]
@@ -152,9 +123,6 @@ class OnWorkers(Single):
     def _step(self, *arguments: Any) -> tuple[TrainState, dict[str, Any]]:
         assert self.session is not None
         return self.session.step(*arguments)
-
-    def fetch_state(self, state: TrainState) -> TrainState:
-        return state if self.session is None else self.session.fetch(state, self.restore)
 
     def gather(self, tree: Any) -> Any:
         return jax.tree.map(np.array, tree)

@@ -16,7 +16,6 @@ from jaxdp.data import pipeline
 from jaxdp.sharding.communication import Communication
 from jaxdp.step import combine, step
 from jaxdp.step.state import Constants, TrainState
-from jaxdp.workers import shares
 
 # For tests and measurements: the minimum seconds that each worker takes for a slice, e.g.
 # 0.1,0.1,0.4.
@@ -31,7 +30,6 @@ class WorkerSpec:
         config: of the run, for one device.
         inputs: inputs of the run.
         slices: number of equal slices of a batch.
-        owners: the server of each gradient.
         returns_deltas: whether other workers update the state meanwhile. A result then has the
             changes of batch statistics instead of the statistics.
     """
@@ -39,7 +37,6 @@ class WorkerSpec:
     config: TrainConfig
     inputs: Inputs
     slices: int
-    owners: tuple[int, ...]
     returns_deltas: bool = False
 
 
@@ -49,33 +46,33 @@ class Job(NamedTuple):
     Attributes:
         batch: number of its step, counted from 0.
         slice: which slice of the batch.
-        version: version of the parameters in `parts`. A worker that already has this version does
-            not read them again.
-        parts: references to the leaves on which gradients depend, with a list for each server.
+        version: version of the parameters. A worker that already has this version does not read
+            them again.
+        leaves: reference to the list of the leaves of `read_by_workers`.
     """
 
     batch: int
     slice: int
     version: int
-    parts: tuple[Any, ...]
+    leaves: Any
 
 
 class SliceResult(NamedTuple):
-    """The result of a slice, without its gradients.
+    """The result of a slice.
 
     Attributes:
-        batch_stats: new running statistics of batch norm, or their changes.
-        weight: mean weight of the examples.
+        means: gradients, new running statistics of batch norm or their changes, and the mean weight
+            of the examples.
         sums: metric sums.
-        squares: sum of the squares of the gradients.
-        bytes: of the gradients.
     """
 
-    batch_stats: Any
-    weight: Any
+    means: step.Means
     sums: dict[str, Any]
-    squares: float
-    bytes: int
+
+
+def read_by_workers(state: TrainState) -> TrainState:
+    """Returns the part of a state that gradients depend on."""
+    return dataclasses.replace(state, opt_state=(), ema=None)
 
 
 class Worker:
@@ -99,23 +96,22 @@ class Worker:
             )
 
         self._gradients = jax.jit(gradients)
-        self._state, self._version = shares.needed(setup.create_state()), -1
-        self._structure = shares.structure(self._state)
+        self._state, self._version = read_by_workers(setup.create_state()), -1
         self._compute(0, 0)  # compiles
 
-    def run(self, job: Job) -> tuple[Any, ...]:
-        """Returns the result of a slice, and its gradients for each server."""
+    def run(self, job: Job) -> SliceResult:
+        """Returns the result of a slice."""
         begun = time.perf_counter()
         if job.version != self._version:
             import ray
 
-            self._state = shares.join(self._structure, ray.get(list(job.parts)))
+            self._state = jax.tree.unflatten(jax.tree.structure(self._state), ray.get(job.leaves))
             self._version = job.version
         result = self._compute(job.batch, job.slice)
         time.sleep(max(self._least_seconds - (time.perf_counter() - begun), 0.0))
         return result
 
-    def _compute(self, number: int, part: int) -> tuple[Any, ...]:
+    def _compute(self, number: int, part: int) -> SliceResult:
         # A batch has its own random numbers, independent of the number of updates before it.
         state = dataclasses.replace(self._state, step=np.int32(number))
         batch = self._batch(number, part)
@@ -124,11 +120,7 @@ class Worker:
         )
         if self._spec.returns_deltas:
             batch_stats = combine.difference(batch_stats, self._state.batch_stats)
-        leaves = jax.tree.leaves(grads)
-        squares = float(sum(np.vdot(leaf, leaf) for leaf in leaves))
-        size = sum(leaf.nbytes for leaf in leaves)
-        result = SliceResult(batch_stats, weight, sums, squares, size)
-        return result, *shares.divide(leaves, self._spec.owners)
+        return SliceResult((grads, batch_stats, weight), sums)
 
     def _batch(self, number: int, part: int) -> Any:
         setup, order = self._setup, self._setup.batches.order
