@@ -275,3 +275,51 @@ def test_a_base_class_names_the_methods_of_a_callback() -> None:
     assert steps.done == 3
     assert jaxdp.callbacks.HOOKS[0] == "on_start"
     assert len(jaxdp.callbacks.HOOKS) == 9
+
+
+class Counting:
+    """A dataset that counts how often its items are read."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.reads, self.shift = list[int](), 0
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self.reads.append(index)  # threads read
+        return IMAGES[index % 32], (index + self.shift) % 4
+
+
+NUMBERS = [index % 4 for index in range(200)]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, tuple], ids=["list", "array", "tuple"])
+def test_listed_labels_are_used_without_reading_every_item(kind: Callable[..., Any]) -> None:
+    items = Counting(targets=kind(NUMBERS))
+    data = from_dataset(items, validation=0.25, image_size="12")
+    assert np.bincount(data.train.labels()).tolist() == [37] * 4  # pyright: ignore
+    listed = len(items.reads)
+    items = Counting()
+    other = from_dataset(items, validation=0.25, image_size="12")
+    assert list(other.train.labels()) == list(data.train.labels())  # pyright: ignore
+    more = 200 - 16  # all, instead of a sample
+    # A few may be read while the first one is awaited, and no item twice for its label.
+    assert more - 10 < len(items.reads) - listed < more + 10
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"targets": NUMBERS, "shift": 1},  # a target_transform
+        {"targets": NUMBERS[:100]},
+        {"targets": [f"{number}" for number in NUMBERS]},
+        {"targets": None},
+    ],
+    ids=["other labels", "other length", "texts", "none"],
+)
+def test_lists_that_are_not_the_labels_are_left_out(attributes: dict[str, Any]) -> None:
+    items = Counting(**attributes)
+    labels = from_dataset(items).train.labels()  # pyright: ignore
+    assert list(labels) == [(number + items.shift) % 4 for number in NUMBERS]

@@ -1,5 +1,6 @@
 """Makes datasets from objects of other libraries that have a length and an index."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from jaxdp.data.opening import complete
 from jaxdp.data.source import BadExample, BaseSource, Example
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import one_line
+
+_COMPARED = 16  # items that must have the labels that their dataset lists
 
 
 def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the items
@@ -148,6 +151,22 @@ class Items(BaseSource):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def labels(self) -> list[int]:
+        return self._labels
+
+    @functools.cached_property
+    def _labels(self) -> list[int]:
+        """All labels. Without a list of them, every item is read, with its image."""
+        listed = getattr(self._items, "targets", None)
+        if isinstance(listed, list | tuple | np.ndarray) or is_tensor(listed):
+            labels = as_array(listed)
+            if labels.shape == (len(self),) and labels.dtype.kind in "iu":
+                # `target_transform` or `__getitem__` may give the items other labels.
+                indices = np.linspace(0, len(self) - 1, _COMPARED).round().astype(int).tolist()
+                if all(self._label(index) == labels[index] for index in {*indices}):
+                    return labels.tolist()
+        return super().labels()
 
     def __getitem__(self, index: int) -> Example:
         where = self.name(index)
