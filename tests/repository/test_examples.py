@@ -5,7 +5,9 @@ run.
 import contextlib
 import json
 import pathlib
+import re
 import runpy
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +17,9 @@ import jax
 import numpy as np
 import optax
 import pytest
+from PIL import Image
 from process_group import environment
+from runs import rows, run_train, summary
 
 import jaxdp
 from jaxdp import evaluate, train
@@ -63,8 +67,8 @@ def test_an_example_trains_and_is_found_again(
     assert 0 <= found[figure] <= 1
     command = f"--plugins {file} {registered} {flags} {QUICK} --steps 3 --resume must"
     assert train.main(command.split()) == 0  # the same run goes on
-    summary = json.loads(pathlib.Path("run/summary.json").read_text())
-    assert (summary["steps"], summary["best_metric"]["name"]) == (3, figure)
+    ended = summary("run")
+    assert (ended["steps"], ended["best_metric"]["name"]) == (3, figure)
 
 
 def test_the_loop_trains_to_the_bits_of_the_trainer_and_goes_on(
@@ -149,3 +153,58 @@ def test_a_search_prunes_a_run_that_is_worse_and_ends_with_an_interrupt(
     with pytest.raises(KeyboardInterrupt):
         study.optimize(lambda trial: objective(trial, 3), n_trials=1)
     assert study.trials[1].state.name == "FAIL"
+
+
+def compare(*folders: str) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, str(EXAMPLES / "compare_runs.py"), *folders]
+    return subprocess.run(script, capture_output=True, text=True, env=environment())
+
+
+def unfinished(run: str, folder: str) -> None:
+    """Copies a run as it is while it continues: with its earlier summary, and half a row."""
+    shutil.copytree(run, folder)
+    RunDirectory(pathlib.Path(folder)).record("resumed", 4, devices=2)
+    with pathlib.Path(folder, "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "spl')
+
+
+def test_runs_are_compared_in_a_table_and_a_picture(no_pictures: None) -> None:
+    small = f"--model cnn --model-kwargs width=4 hidden=16 {QUICK} --steps 4 --log-every 1"
+    assert run_train(f"{small} --run-dir worse --learning-rate 1e-6") == 0
+    assert run_train(f"{small} --run-dir better --validation 0.2 --eval-every 2") == 0
+    worse, better = summary("worse"), summary("better")
+    unfinished("worse", "cost$_$")
+    done = compare("cost$_$", "worse", "better")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = [re.split(" {2,}", line) for line in done.stdout.splitlines()]
+    expected = []
+    for name, split, run, values in (
+        ("better", "validation", better, better["best"]),
+        ("worse", "test", worse, worse["metrics"]["test"]),
+    ):
+        numbers = [f"{split} accuracy {values['accuracy']:.4f}", f"{values['loss']:.4f}"]
+        numbers += ["4", f"{run['seconds']['total']:.1f}", "2"]
+        expected.append([name, "done", "cnn", "digits", *numbers])
+    expected.append(["cost$_$", "unfinished", "cnn", "digits", "-", "-", "4", "-", "-"])
+    assert lines == expected
+    names = "folder status model dataset metric loss steps seconds devices"
+    assert head == names.split()
+    assert better["best"]["accuracy"] > worse["metrics"]["test"]["accuracy"]  # the best is first
+    with Image.open("compare.png") as picture:
+        assert min(picture.size) > 500
+        colors = {color for _, color in picture.convert("RGB").getcolors(2**24) or []}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= colors
+    parts = runpy.run_path(str(EXAMPLES / "compare_runs.py"))
+    figure = parts["draw"]([parts["Run"](pathlib.Path("better"))])
+    for axes, name in zip(figure.axes, ("loss", "accuracy"), strict=True):
+        curves = [line.get_xydata().tolist() for line in axes.lines]
+        splits = [rows("better", split=split) for split in ("train", "validation")]
+        assert curves == [[[row["step"], row[name]] for row in split] for split in splits]
+
+
+def test_a_folder_without_a_run_is_not_compared() -> None:
+    pathlib.Path("empty").mkdir()
+    done = compare("empty")
+    assert done.returncode == 2
+    assert done.stderr == "empty holds no run; give folders of runs, e.g. runs/*\n"
+    assert not pathlib.Path("compare.png").exists()
