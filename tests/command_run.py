@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from shared_run import make_once
 
-from jaxdp import convert, evaluate, predict, report, train
+from jaxdp import convert, evaluate, predict, train
 from jaxdp.rundir.layout import RunDirectory
 
 FLAGS = (
@@ -21,7 +21,6 @@ COMMANDS: dict[str, Callable[[], int]] = {
     "evaluate": lambda: evaluate.main(["run"]),
     "predict": lambda: predict.main(["run", "image.png"]),
     "export": lambda: convert.main(["export", "run", "--output", "weights.safetensors"]),
-    "report": lambda: report.main(["run"]),
     "init-from": lambda: train.main([*FLAGS, "--run-dir", "second", "--init-from", "run"]),
 }
 

@@ -16,7 +16,6 @@ COMMANDS = {
     "devices": "show the devices and their memory",
     "plan": "print what a training step takes, and which batch fits",
     "bench": "measure throughput over strategies, batches and devices",
-    "report": "write a page that compares runs",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
     "convert": "import and export weights",

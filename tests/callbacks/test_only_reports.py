@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 SOURCE = str(pathlib.Path(jaxdp.__file__).parents[1])  # the test runs in another folder
 DRAWING = """
 import pathlib
-from jaxdp.reporting import confusion, pictures, plots, report_figures
+from jaxdp.reporting import confusion, pictures, plots
 rows = [{"step": 1, "split": "train", "loss": 1.0, "accuracy": 0.5}]
 plots.plot_curves(rows, pathlib.Path("curves.png"), title="t", metric_name="accuracy")
 """
@@ -52,13 +52,12 @@ def test_figures_need_no_backend_of_the_environment(backend: str) -> None:
     assert pathlib.Path("curves.png").stat().st_size > 1000
 
 
-def test_train_report_and_predict_end_as_documented_whatever_the_backend() -> None:
+def test_train_and_predict_end_as_documented_whatever_the_backend() -> None:
     small = "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --steps 2"
     run = "run"
     Image.new("L", (8, 8)).save("x.png")
     for command, made in (
         (f"train --run-dir {run} {small}", f"{run}/summary.json"),
-        (f"report {run} --output page.html", "page.html"),
         (f"predict {run} x.png --csv x.csv", "x.csv"),
         (f"predict {run} nothing.png --csv y.csv", ""),
     ):

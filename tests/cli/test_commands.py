@@ -17,6 +17,7 @@ from jaxdp import check, config, models
 from jaxdp.cli import command_line
 from jaxdp.config import conversion
 from jaxdp.data import sources
+from jaxdp.reporting import progress
 from jaxdp.sharding import strategy
 from jaxdp.sharding.communication import Communication
 from jaxdp.step import batch_norm as batch_norm_lib
@@ -196,6 +197,7 @@ def test_jaxdp_is_the_same_as_the_modules() -> None:
     for name, message in (
         ("trian", "unknown command; did you mean train?"),
         ("sweep", "was removed after 0.3.0: use Optuna, as in examples/search.py"),
+        ("report", "was removed after 0.3.0: use examples/compare_runs.py, or TensorBoard"),
     ):
         failed = run(name)
         assert failed.returncode == 2
@@ -215,29 +217,37 @@ def test_nobody_reads_what_is_printed(arguments: list[str]) -> None:
         assert process.wait() == 141
 
 
-def test_a_summary_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    from jaxdp.reporting.progress import print_summary
+SUMMARY = {
+    "model": "cnn",
+    "dataset": "folder:a",
+    "status": "done",
+    "metrics": {},
+    "devices": 1,
+    "device_kind": "cpu",
+    "strategy": "pmap",
+    "batch_norm": "replica",
+    "parameters": 1,
+    "steps": 1,
+    "epochs": 1.0,
+    "global_batch_size": 1,
+    "examples_per_second": None,
+    "seconds": {"total": 1.0, "first_step": None},
+}
 
-    summary = {
-        "model": "cnn",
-        "dataset": "folder:a",
-        "status": "done",
-        "metrics": {},
-        "devices": 1,
-        "device_kind": "cpu",
-        "strategy": "pmap",
-        "batch_norm": "replica",
-        "parameters": 1,
-        "steps": 1,
-        "epochs": 1.0,
-        "global_batch_size": 1,
-        "examples_per_second": None,
-        "seconds": {"total": 1.0, "first_step": None},
-    }
-    print_summary(summary, "runs/[bold]x", "accuracy")
+
+def test_a_summary_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.print_summary(SUMMARY, "runs/[bold]x", "accuracy")
     printed = capsys.readouterr().out
     assert "cnn on folder:a: done" in printed  # and no picture of an A
     assert "runs/[bold]x" in printed
+
+
+def test_a_summary_counts_workers_and_names_their_strategy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of_version_0_2 = {"strategy": "pmap", "exchange": "exact", "workers": 3}
+    progress.print_summary(SUMMARY | of_version_0_2, "run", "accuracy")
+    assert "3 x cpu (exact, batch norm replica)" in capsys.readouterr().out
 
 
 def test_a_package_that_is_not_installed_has_no_version_and_runs(

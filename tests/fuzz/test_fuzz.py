@@ -52,7 +52,6 @@ COMMANDS = {
     "evaluate-2": ["run", "--step", "2"],
     "predict": ["run", "image.png"],
     "convert": ["export", "run", "--output", "out.safetensors"],
-    "report": ["run"],
     "predict-csv": ["run", "image.png", "--csv", "table.csv"],
 }
 TRAINED_ON_ARCHIVES = {

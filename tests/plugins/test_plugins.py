@@ -16,7 +16,7 @@ from PIL import Image
 from runs import answers, error_line, rows, run_train, summary
 
 import jaxdp
-from jaxdp import convert, evaluate, models, predict, report, tasks, train
+from jaxdp import convert, evaluate, models, predict, tasks, train
 from jaxdp.build.data import open_data
 from jaxdp.config import TrainConfig, run_hash
 from jaxdp.config.files import defining
@@ -157,7 +157,6 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
         assert command(words) == 2
         line = error_line(capsys)
         assert line.endswith("if you trust them, add --plugins readme.py"), line
-    assert report.main(["run"]) == 0
     with pytest.raises(ConfigError, match=r"add plugins=readme\.py"):
         jaxdp.load("run")
     assert not pathlib.Path("executed").exists()

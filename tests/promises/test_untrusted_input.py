@@ -25,7 +25,7 @@ from flax import nnx
 from PIL import Image
 from runs import error_line, run_train
 
-from jaxdp import data, evaluate, models, predict, report
+from jaxdp import data, evaluate, models, predict
 from jaxdp.build import model_size
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import image_file as images
@@ -255,8 +255,6 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
         assert "\x1b" not in text
         assert "\udcff" not in text
     assert len(printed.err.splitlines()) == 1
-    assert report.main([run, "--title", os.fsdecode(b"\xff"), "--output", "page.html"]) == 0
-    assert "<title>?" in pathlib.Path("page.html").read_text(encoding="utf-8")
 
 
 def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +282,6 @@ def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--dataset folder:photos --on-bad-example skip --run-dir run"
     assert run_train(f"{SMALL} {flags}") == 0
     assert escaped in pathlib.Path("run/skipped.csv").read_text(encoding="utf-8")
-    assert report.main([str(run)]) == 0
 
 
 def test_a_run_directory_that_is_not_utf8_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,6 @@ NO_SENTENCES = {
     "launch.py": ("Start processes: ", "Print a batch script: ", "Train on a Ray cluster: "),
     "launching/launcher.py": ("--coordinator 127.0.0.1:",),
     "launching/slurm.py": ("#!/bin/bash", "#SBATCH", " --cpus-per-task="),
-    "reporting/report_figures.py": ("var(--k)",),
     "runtime/platform.py": ("--xla_", "--{}="),
     "text/flags.py": ("--{} {}",),
     "workers/actor.py": ("{} --{}=false",),

@@ -48,7 +48,10 @@ REMOVED = {
 # Removed since.
 REMOVED_LATER = {"servers": "leave it out; the process of the command holds the parameters"}
 
-COMMANDS = {"sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py"}
+COMMANDS = {
+    "sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py",
+    "report": "was removed after 0.3.0: use examples/compare_runs.py, or TensorBoard",
+}
 
 # Files of earlier versions may hold removed settings at these values, or at None.
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
