@@ -20,12 +20,11 @@ except ValueError:  # a notebook's MPLBACKEND, in an environment that lacks the 
 
     os.environ["MPLBACKEND"] = _backend
 
-from matplotlib import ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-__all__ = ["Figure", "FigureCanvasAgg", "PowerNorm", "matplotlib", "ticker", "without_warnings"]
+__all__ = ["Figure", "FigureCanvasAgg", "PowerNorm", "matplotlib", "without_warnings"]
 
 
 @contextlib.contextmanager

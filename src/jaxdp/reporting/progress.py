@@ -172,16 +172,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`."""
     texts = [
-        f"{name} {metric_text(name, value)}"
+        f"{name} {value:.2%}" if name in _FRACTIONS else f"{name} {value:.4f}"
         for name, value in metrics.items()
         if name != "examples" and "/" not in name
     ]
     count = f" on {metrics['examples']:,} examples" if "examples" in metrics else ""
     return ", ".join(texts) + count
-
-
-def metric_text(name: str, value: float | int) -> str:
-    """Returns a metric as text: accuracies as a percentage, counts and decimal numbers."""
-    if name == "examples":
-        return f"{value:,.0f}"
-    return f"{value:.2%}" if name in _FRACTIONS else f"{value:.4f}"

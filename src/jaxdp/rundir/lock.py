@@ -46,22 +46,6 @@ def held(path: pathlib.Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_held(path: pathlib.Path) -> bool:
-    """Returns whether the process that the file names is alive. A process of another host counts as
-    alive.
-    """
-    holder = _holder(path)
-    if holder is None or holder["host"] != socket.gethostname():
-        return holder is not None
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def is_same_file(descriptor: int, path: pathlib.Path) -> bool:
     """Returns whether a path leads to the opened file."""
     try:
