@@ -22,10 +22,9 @@ COMMANDS = {
     "devices": ("devices", "DevicesConfig"),
     "plan": ("plan", "PlanConfig"),
     "bench": ("bench", "BenchConfig"),
-    "report": ("report", "ReportConfig"),
-    "launch": ("runtime.launcher", "LaunchConfig"),
-    "launch slurm": ("runtime.slurm", "SlurmConfig"),
-    "launch ray": ("runtime.ray_launcher", "RayConfig"),
+    "launch": ("launching.launcher", "LaunchConfig"),
+    "launch slurm": ("launching.slurm", "SlurmConfig"),
+    "launch ray": ("launching.ray_launcher", "RayConfig"),
 }
 # Small enough to be run; other flags displace these.
 MODEL = {"model": ["cnn"], "model-kwargs": ["width=4", "hidden=16"]}
@@ -47,7 +46,6 @@ POSITIONAL = {
     "predict": ["run", "image.png"],
     "convert import": ["weights.safetensors"],
     "convert export": ["run"],
-    "report": ["run"],
 }
 AFTER = {"launch": ["--", "train"], "launch slurm": ["--", "train"], "launch ray": ["--", "train"]}
 
@@ -146,9 +144,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     command = draw(st.sampled_from([*heavy, *COMMANDS]))
     places = config.fields(settings_of(command))
     names = sorted(
-        name
-        for name in places
-        if name not in _LEFT_OUT and name not in ("run_dirs", "paths", "weights")
+        name for name in places if name not in _LEFT_OUT and name not in ("paths", "weights")
     )
     names = [
         name
