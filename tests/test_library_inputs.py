@@ -304,9 +304,7 @@ def test_listed_labels_are_used_without_reading_every_item(kind: Callable[..., A
     items = Counting()
     other = from_dataset(items, validation=0.25, image_size="12")
     assert list(other.train.labels()) == list(data.train.labels())  # pyright: ignore
-    more = 200 - 16  # all, instead of a sample
-    # A few may be read while the first one is awaited, and no item twice for its label.
-    assert more - 10 < len(items.reads) - listed < more + 10
+    assert len(items.reads) - listed == 200 - 16  # once, instead of a sample
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from jaxdp.data.layout import as_array, channels_last, is_tensor
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.measure import look_through
 from jaxdp.data.opening import complete
+from jaxdp.data.request import Request
 from jaxdp.data.source import BadExample, BaseSource, Example
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import one_line
@@ -92,7 +93,7 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
     }
     request.check_not_empty(splits)
     objects, train, names = train, splits["train"], ()
-    first = next(look_through(train.__getitem__, range(len(train)), "train", request))
+    first = _first(train, request)
     classes = first["targets"].shape[2] if task == "regression" else 0
     if task in VECTOR_FIELDS:
         classes = len(first[FIELDS[task]])
@@ -113,6 +114,18 @@ def from_dataset(  # noqa: PLR0913 - each keyword says one more thing about the 
         instances=request.config.instances and task == "segmentation",
     )
     return complete(dataset, request)
+
+
+def _first(train: BaseSource, request: Request) -> Example:
+    """Returns the first example that can be used, and reads no example after it."""
+    for index in range(len(train)):
+        try:
+            return train[index]
+        except BadExample:
+            if not request.skip:
+                raise
+    # Raises the error of a dataset of which nothing can be used.
+    return next(look_through(train.__getitem__, range(len(train)), "train", request))
 
 
 def _known_names(items: Any, classes: int) -> tuple[str, ...]:
