@@ -1,1 +1,1 @@
-"""Presents runs, predictions and benchmarks as text, tables, plots and one page."""
+"""Presents runs, predictions and benchmarks as text, tables and plots."""
