@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import grid
 import matplotlib
 import tables
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -147,13 +148,13 @@ class Experiment:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return Run(json.loads((folder / "summary.json").read_text()), rows)
 
-    def bench(self, name: str, *flags: str) -> list[dict[str, Any]]:
-        """Returns the records of a grid.
-
-        Its own figure and `bench.jsonl` are in `self.runs / name`.
-        """
+    def grid(self, name: str, *flags: str) -> list[dict[str, Any]]:
+        """Returns the records of a grid, which also are in `bench.jsonl` in `self.runs / name`."""
         folder = self.runs / name
-        command("bench", *flags, "--output", str(folder))
+        words = [*flags, "--output", str(folder)]
+        print(f"\n$ python {grid.PROGRAM} {shlex.join(words)}", flush=True)
+        if code := grid.main(words):
+            sys.exit(code)
         return [json.loads(line) for line in (folder / "bench.jsonl").read_text().splitlines()]
 
 

@@ -49,7 +49,7 @@ def measure(experiment: Experiment) -> Any:
             "--batch-sizes",
             str(batch),
         ]
-        records = experiment.bench(f"{count}-{batch}", *flags, *quick, *grid)
+        records = experiment.grid(f"{count}-{batch}", *flags, *quick, *grid)
         found = {
             each["strategy"]: each["images_per_second"]["median"]
             for each in records

@@ -5,19 +5,40 @@ The comparison that this project began with: a single device, master-device data
 (`central`, torch's DataParallel) and distributed data parallelism (`pmap` and its two modern
 spellings). On a CPU the devices are simulated and the model is the small one of the digits; on
 accelerators it is PyramidNet 110 α48 on CIFAR-10, and all devices there are.
+
+    python benchmarks/throughput.py --model cnn --strategies single,pmap --batch-sizes 32,64
+        --devices 1,2 --output DIR
+
+measures a grid of your own instead, prints its table, and adds a line for each cell to
+DIR/bench.jsonl. `--model cnn --help` lists its flags, and `--help-all` those of training, which
+apply to all cells.
 """
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
+import grid
 import jax
 from experiment import COLORS, Experiment, create_figure, run
 
-from jaxdp.reporting.benchmarks import heading
+from jaxdp.cli.command_line import given_flags
+
+# Flags of the committed figure. Any other flag belongs to a grid.
+OF_THE_FIGURE = {"help", "tiny", "data_dir", "output", "redraw", "write"}
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 DISTRIBUTED = ("central", "pmap", "shard_map", "sharded")
 COLOR_OF = dict(zip(("single", *DISTRIBUTED), COLORS, strict=False))
 MARKERS = dict(zip(COLOR_OF, "ovsD^", strict=True))
+
+
+def main(words: Sequence[str]) -> int:
+    """Measures the committed figure, or the grid of these flags."""
+    if not given_flags(words) <= OF_THE_FIGURE:
+        return grid.main(words)
+    run("throughput", __doc__, measure, show)
+    return 0
 
 
 def measure(experiment: Experiment) -> Any:
@@ -36,9 +57,9 @@ def measure(experiment: Experiment) -> Any:
         devices, sizes = 2, SIZES[:2]
         flags += ["--model-kwargs", "depth=8", "alpha=6", "--steps", "2", "--repeats", "2"]
     flags += ["--batch-sizes", ",".join(map(str, sizes))]
-    records = experiment.bench("one", *flags, "--strategies", "single", "--devices", "1")
+    records = experiment.grid("one", *flags, "--strategies", "single", "--devices", "1")
     if devices > 1:
-        records += experiment.bench(
+        records += experiment.grid(
             "several", *flags, "--strategies", ",".join(DISTRIBUTED), "--devices", str(devices)
         )
     return records
@@ -47,7 +68,7 @@ def measure(experiment: Experiment) -> Any:
 def show(records: Any) -> tuple[list[str], Any]:
     sizes = sorted({record["global_batch_size"] for record in records})
     figure, (axes,) = create_figure(
-        1, title="PyramidNet: throughput against the batch", subtitle=heading(records)
+        1, title="PyramidNet: throughput against the batch", subtitle=grid.heading(records)
     )
     table = [
         "| strategy | devices | " + " | ".join(f"batch {size}" for size in sizes) + " |",
@@ -91,4 +112,4 @@ def cell(record: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
-    run("throughput", __doc__, measure, show)
+    sys.exit(main(sys.argv[1:]))

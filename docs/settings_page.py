@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Iterable
 
-from jaxdp import bench, check, convert, devices, evaluate, plan, predict
+from jaxdp import check, convert, devices, evaluate, plan, predict
 from jaxdp.config import REQUIRED, Facts, SavedRunConfig, Settings, TrainConfig, conversion, fields
 from jaxdp.launching import launcher, ray_launcher, slurm
 from jaxdp.text.messages import shown
@@ -22,7 +22,6 @@ COMMANDS: dict[str, type[Settings]] = {
     "evaluate": evaluate.EvaluateConfig,
     "predict": predict.PredictConfig,
     "plan": plan.PlanConfig,
-    "bench": bench.BenchConfig,
     "check": check.CheckConfig,
     "convert import": convert.ImportConfig,
     "convert export": convert.ExportConfig,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp.launching import measurement as trial
+import measurement
 
 Record = dict[str, Any]
 BENCHMARKS = pathlib.Path(__file__).parents[1]
@@ -110,7 +110,9 @@ class Clock:
         return (
             found
             | {"errors": complaints[-3000:]}
-            | trial.failure(said[-1] if said else f"ended with {process.returncode}", complaints)
+            | measurement.failure(
+                said[-1] if said else f"ended with {process.returncode}", complaints
+            )
         )
 
     def cell(

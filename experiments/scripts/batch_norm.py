@@ -37,7 +37,7 @@ def measure(experiment: lab.Experiment) -> Any:
     for count in counts:
         for mode in MODES:
             grid = ["--batch-sizes", str(batch), "--devices", str(count), "--batch-norm", mode]
-            (record,) = experiment.bench(f"{count}-{mode.replace(':', '')}", *flags, *grid)
+            (record,) = experiment.grid(f"{count}-{mode.replace(':', '')}", *flags, *grid)
             speeds[mode][count] = record["images_per_second"]["median"]
     device = (
         "simulated devices, which share the cores of one CPU"

@@ -15,7 +15,6 @@ COMMANDS = {
     "launch": "start several processes of train, here or with Slurm",
     "devices": "show the devices and their memory",
     "plan": "print what a training step takes, and which batch fits",
-    "bench": "measure throughput over strategies, batches and devices",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
     "convert": "import and export weights",

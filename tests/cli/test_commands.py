@@ -198,6 +198,7 @@ def test_jaxdp_is_the_same_as_the_modules() -> None:
         ("trian", "unknown command; did you mean train?"),
         ("sweep", "was removed after 0.3.0: use Optuna, as in examples/search.py"),
         ("report", "was removed after 0.3.0: use examples/compare_runs.py, or TensorBoard"),
+        ("bench", "was removed after 0.3.0: use the speed in the summary of a training run, or"),
     ):
         failed = run(name)
         assert failed.returncode == 2

@@ -58,7 +58,6 @@ def parse(
     prog: str,
     description: str,
     defaults_file: bool = True,
-    hidden: Sequence[str] = (),
     **defaults: Any,
 ) -> Config:
     """Parses flags into `cls`, shown in `--help` by its groups.
@@ -68,14 +67,13 @@ def parse(
         argv: arguments without the program's name.
         description: one line.
         defaults_file: whether to offer `--config FILE`; flags override its values.
-        hidden: settings for which this command has no flags.
         **defaults: defaults of this command that differ from the settings' own.
 
     Raises:
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    own = {name: facts for name, facts in fields(cls).items() if name not in hidden}
+    own = fields(cls)
     words = [_with_dashes(word) for word in argv]
     _check_flags(words, [*own, "help", "help_all", "config"], prog)
     parser = _create_parser(cls, own, prog, description, everything="--help-all" in words)
@@ -91,7 +89,7 @@ def parse(
     for name in config_lib.displaced_by(cls, given) - given.keys():
         values.pop(name, None)
     values |= given
-    for name, facts in fields(cls).items():
+    for name, facts in own.items():
         if name not in values and facts.default is REQUIRED:
             raise ConfigError("", "", f"{_flag(facts)} is required: {facts.help_text}")
     return cls.of(**values)
@@ -242,7 +240,7 @@ def program(
     """Makes a command of a function that returns an exit code.
 
     Args:
-        prog: e.g. `jaxdp.bench`.
+        prog: e.g. `jaxdp.train`.
         read: makes the argument of the function from the arguments of the command; by default, it
             gets them as they are.
     """

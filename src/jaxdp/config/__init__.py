@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 
 from jaxdp.config.data import DataConfig
-from jaxdp.config.devices import LayoutConfig, ProcessConfig, ShardingConfig, WorkersConfig
+from jaxdp.config.devices import ProcessConfig, ShardingConfig, WorkersConfig
 from jaxdp.config.facts import Facts
 from jaxdp.config.files import kept, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig

@@ -24,9 +24,6 @@ REMOVED = {
     "on_divergence rollback": (
         f"use skip, or stop and resume with a smaller {flag('learning_rate')}"
     ),
-    "bench target": "use python -m jaxdp.plan --target",
-    "bench quick": "use python -m jaxdp.plan --target",
-    "bench compare": "use the tables, or the lines of both bench.jsonl",
     "plan quick": "set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0",
     "plan output": f"use the table, or {flag('json')}",
     "devices address": "use Ray's own command, ray status",
@@ -51,6 +48,10 @@ REMOVED_LATER = {"servers": "leave it out; the process of the command holds the 
 COMMANDS = {
     "sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py",
     "report": "was removed after 0.3.0: use examples/compare_runs.py, or TensorBoard",
+    "bench": (
+        "was removed after 0.3.0: use the speed in the summary of a training run, or"
+        " benchmarks/throughput.py"
+    ),
 }
 
 # Files of earlier versions may hold removed settings at these values, or at None.

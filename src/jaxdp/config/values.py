@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from jaxdp.errors import ConfigError
 from jaxdp.text import parsing
@@ -210,36 +210,27 @@ BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Several whole numbers from 1 in ascending order, e.g. of devices to compare."""
+    """Several numbers of devices to compare, in ascending order."""
 
     values: tuple[int, ...]
-    name: ClassVar[str] = "devices"  # name of the setting, for messages
-    most: ClassVar[int] = MOST_DEVICES
 
     @classmethod
     def parse(cls, text: str) -> Any:
-        """Reads `4,1,2`. Raises ConfigError for anything else, and for numbers above `most`."""
+        """Reads `4,1,2`. Raises ConfigError for anything else."""
         words = [word.strip() for word in text.split(",") if word.strip()]
         for word in words:
             if not is_count(word) or not int(word):
                 remedy = f"{word} is no number from 1; write numbers with commas, e.g. 1,2,4"
-                raise ConfigError(cls.name, text, remedy)
-            if int(word) > cls.most:
-                raise ConfigError(cls.name, text, f"must be at most {cls.most}")
+                raise ConfigError("devices", text, remedy)
+            if int(word) > MOST_DEVICES:
+                raise ConfigError("devices", text, f"must be at most {MOST_DEVICES}")
         if not words:
             remedy = "names nothing; write at least one number, e.g. 1,2,4"
-            raise ConfigError(cls.name, text, remedy)
+            raise ConfigError("devices", text, remedy)
         return cls(tuple(sorted({int(word) for word in words})))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.values))
-
-
-class BatchSizes(Counts):
-    """Several global batch sizes."""
-
-    name = "batch_sizes"
-    most = 2**31 - 1
 
 
 def at_most(most: int) -> Range:

@@ -1,1 +1,1 @@
-"""Presents runs, predictions and benchmarks as text, tables and plots."""
+"""Presents runs and predictions as text, tables and plots."""

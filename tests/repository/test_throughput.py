@@ -1,16 +1,16 @@
-"""The grid of a bench: which cells run, what becomes of those that fail, and its table."""
+"""A grid of throughput: which cells run, what becomes of those that fail, and its table.
+benchmarks/throughput.py
+"""
 
 import json
 import pathlib
 import sys
 from typing import Any
 
+import grid
+import measurement
 import pytest
-
-from jaxdp import bench
-from jaxdp.launching import measurement as trial
-from jaxdp.reporting import benchmarks
-from jaxdp.training import throughput
+import throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -44,12 +44,12 @@ def fake_cells(
             raise found
         return found
 
-    monkeypatch.setattr(trial, "run", run)
+    monkeypatch.setattr(measurement, "run", run)
     return ran
 
 
 def run(flags: str) -> int:
-    return bench.main(["--model", "cnn", *flags.split()])
+    return throughput.main(["--model", "cnn", *flags.split()])
 
 
 def lines(path: str = "bench/bench.jsonl") -> list[Record]:
@@ -64,7 +64,7 @@ def test_efficiency_compares_with_one_device() -> None:
         cell("central", 2, 64, 60.0),
         cell("pmap", 2, 128, 100.0),
     ]
-    found = [benchmarks.efficiency(each, records) for each in records]
+    found = [grid.efficiency(each, records) for each in records]
     assert found == [None, None, 165 / 2 / 110, 60 / 2 / 120, None]
 
 
@@ -95,16 +95,17 @@ def test_a_cell_that_ends_badly_is_a_result(
     tmp_path: pathlib.Path,
 ) -> None:
     said = 'import sys; print(\'{"platform": "cpu"}\', flush=True); sys.stdin.read(); '
-    monkeypatch.setattr(trial, "COMMAND", (sys.executable, "-c", said + code))
-    assert trial.run({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
+    monkeypatch.setattr(measurement, "COMMAND", (sys.executable, "-c", said + code))
+    found = measurement.run({}, str(tmp_path))
+    assert found == {"platform": "cpu", "status": status, "reason": reason}
 
 
 def test_a_grid_is_measured_written_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 2, 64): OOM, ("pmap", 2, 32): ok(150.0)})
-    grid = "--strategies single,pmap --batch-sizes 64,32,33 --devices 1,2 --remat blocks"
-    assert run(grid) == 0
+    asked = "--strategies single,pmap --batch-sizes 64,32,33 --devices 1,2 --remat blocks"
+    assert run(asked) == 0
     assert ran == [
         *(("single", 1, size) for size in (32, 33, 64)),
         *(("pmap", 1, size) for size in (32, 33, 64)),
@@ -148,11 +149,11 @@ def test_an_interrupt_leaves_what_there_is(
     ("ends", "code", "ran", "message"),
     [
         (["ok", "--global-batch-size 64: larger"], 0, 2, "pmap on 1 device, batch 64: --global-b"),
-        (["--model cnm: unknown model"], 2, 1, "jaxdp.bench: error: --model cnm: unknown model"),
+        (["--model cnm: unknown model"], 2, 1, "throughput.py: error: --model cnm: unknown model"),
         (["failed", "failed"], 1, 2, "pmap on 1 device, batch 64: failed"),
     ],
 )
-def test_only_a_mistake_in_the_first_cell_ends_the_bench(
+def test_only_a_mistake_in_the_first_cell_ends_the_grid(
     ends: list[str],
     code: int,
     ran: int,
@@ -178,14 +179,14 @@ def test_only_a_mistake_in_the_first_cell_ends_the_bench(
         ("--strategies pnap,pmap", "--strategy pnap: unknown strategy; did you mean pmap?"),
         ("--batch-sizes 32,many", "--batch-sizes 32,many: many is no number from 1"),
         ("--devices 0", "--devices 0: 0 is no number from 1"),
+        ("--devices 100000", "--devices 100000: must be at most 512"),
         ("--repeats 0", "--repeats 0: must be greater than 0"),
-        ("--compare none.jsonl", "--compare: was removed in 0.3.0: use the tables"),
-        ("--target tpu:v5e:2x2", "--target: was removed in 0.3.0: use python -m jaxdp.plan"),
-        ("--quick", "--quick: was removed in 0.3.0: use python -m jaxdp.plan"),
+        ("--steps 0", "--steps 0: must be greater than 0"),
+        ("--tiny", "--tiny: unknown flag"),
         ("--strategies single --devices 2", "no cell of the grid is left"),
-        ("--strategy single", "--strategy: unknown flag; did you mean --strategies?"),
-        ("--global-batch-size 32", "--global-batch-size: unknown flag"),
-        ("--epochs 3", "--epochs: unknown flag"),
+        ("--strategy single", "--strategy: is set by the grid; use --strategies"),
+        ("--global-batch-size 32", "--global-batch-size: is set by the grid; use --batch-sizes"),
+        ("--epochs 3", "--epochs: is set by the grid; use --steps"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -195,8 +196,16 @@ def test_mistakes_are_one_line(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_flags_of_the_figure_draw_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(throughput, "run", lambda name, *_: drawn.append(name))
+    for flags in ([], ["--tiny"], ["--data-dir", "sets", "--output", "figure", "--write"]):
+        assert throughput.main(flags) == 0
+    assert drawn == ["throughput"] * 3
+
+
 def test_a_repetition_takes_about_a_second() -> None:
-    assert [throughput.steps_for(seconds) for seconds in (3.0, 0.01, 1e-6)] == [5, 100, 2000]
+    assert [measurement.steps_for(seconds) for seconds in (3.0, 0.01, 1e-6)] == [5, 100, 2000]
 
 
 def test_a_real_cell(capsys: pytest.CaptureFixture[str]) -> None:
