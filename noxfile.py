@@ -190,7 +190,7 @@ def slow(session: nox.Session) -> None:
 
 @nox.session
 def aot(session: nox.Session) -> None:
-    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, without these devices.
+    """Compiles 25 steps for a TPU and 25 for a CUDA GPU, without these devices.
 
     The steps cover every pair of settings.
 

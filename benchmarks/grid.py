@@ -150,7 +150,7 @@ def cells(asked: argparse.Namespace, training: TrainConfig) -> Iterator[TrainCon
         )
         if by_name(strategy).one_device and count > 1:
             _leave_out(config, "it uses one")
-        elif size % (count * training.accumulate_steps) and not training.mesh:
+        elif size % (count * training.accumulate_steps):
             _leave_out(config, "the devices and their microbatches do not divide it")
         else:
             yield config

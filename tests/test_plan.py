@@ -32,7 +32,7 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
 
 
 def total(setup: Any, examples: int) -> int:
-    shards = setup.strategy.data_shards
+    shards = setup.strategy.num_devices
     return memory.compile_step(setup.strategy, setup.abstract_step, shards * examples)[1].total
 
 
@@ -110,7 +110,7 @@ class Described(Strategy):
     name = "described"
 
     def __init__(self, count: int) -> None:
-        self.devices, self.data_shards, self.num_devices = [], count, count
+        self.devices, self.num_devices = [], count
 
     def _build(self) -> None: ...
 
@@ -133,8 +133,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         )
 
     def compile_step(strategy: Any, _: Any, batch: int) -> Any:
-        examples = batch // strategy.data_shards
-        asked.append((strategy.data_shards, examples))
+        examples = batch // strategy.num_devices
+        asked.append((strategy.num_devices, examples))
         if examples > 64:
             raise RuntimeError(
                 "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory on HBM"

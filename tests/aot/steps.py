@@ -30,7 +30,6 @@ STRATEGIES: dict[str, Case] = {
     "shard_map": {"strategy": "shard_map"},
     "sharded": {"strategy": "sharded"},
     "sharded_params": {"strategy": "sharded", "shard_params": True},
-    "space": {"strategy": "sharded", "mesh": "data=2,space=2"},
 }
 PRECISIONS = ("float32", "bfloat16")
 KINDS = ("evaluate", "train", "several", "accumulation")  # the quickest to compile first

@@ -58,8 +58,6 @@ def check(found: Answer, step: steps.Choice) -> None:
         check_reductions(found, collectives["all-reduce"], step)
     if trains and strategy == "sharded_params":
         check_scattered(found, collectives, step)
-    if trains and strategy == "space":
-        assert collectives["collective-permute"], "the rows at the edges are not exchanged"
 
 
 def check_reductions(found: Answer, reductions: list[Answer], step: steps.Choice) -> None:

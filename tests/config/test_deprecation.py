@@ -30,8 +30,16 @@ VALUES: dict[str, Any] = {
     "outer_momentum": 0.9,
     "sampler": "balanced",
     "profile": "1:2",
+    "servers": 2,
+    "mesh": "data=2,space=4",
 }
-REMOVED = [name for name in deprecation.REMOVED if " " not in name]
+SENTENCES = {
+    name: f"was removed {when} 0.3.0: {remedy}"
+    for when, removed in (("in", deprecation.REMOVED), ("after", deprecation.REMOVED_LATER))
+    for name, remedy in removed.items()
+    if " " not in name
+}
+REMOVED = [*SENTENCES]
 
 
 @pytest.fixture(params=REMOVED)
@@ -42,7 +50,7 @@ def removed(request: pytest.FixtureRequest) -> str:
 def test_a_removed_setting_is_one_line(removed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         jaxdp.Trainer("cnn", "digits", **{removed: VALUES[removed]})
-    assert raised.value.remedy.template == f"was removed in 0.3.0: {deprecation.REMOVED[removed]}"
+    assert raised.value.remedy.template == SENTENCES[removed]
 
 
 def test_files_may_hold_a_removed_setting_at_its_default(
@@ -56,8 +64,8 @@ def test_files_may_hold_a_removed_setting_at_its_default(
     pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, removed: value}))
     assert run_train("--config old.yaml") == 2
     assert capsys.readouterr().err == (
-        f"jaxdp.train: error: --config old.yaml: has {removed}: {value}, which was removed in"
-        f" 0.3.0: {for_command(deprecation.REMOVED[removed])}\n"
+        f"jaxdp.train: error: --config old.yaml: has {removed}: {value}, which"
+        f" {for_command(SENTENCES[removed])}\n"
     )
 
 
@@ -74,6 +82,27 @@ def test_instances_of_version_0_2_stay_balanced(lines: dict[str, Any], expected:
     """A run of that version continues with the loss that it began with."""
     pathlib.Path("old.yaml").write_text(yaml.safe_dump(lines))
     assert str(config.load("old.yaml").get("class_weights")) == expected
+
+
+@pytest.mark.parametrize("mesh", ["data=4", "data=4,space=1", "space=1, data=4", "space=1"])
+def test_files_may_hold_a_mesh_over_which_only_the_batch_is_shared(
+    mesh: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pathlib.Path("run").mkdir()
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, "mesh": mesh}))
+    assert config.load("run/config.yaml") == {"seed": 3}
+    assert RunDirectory(pathlib.Path("run")).load_config().seed == 3
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mesh", ["space=2", "data=4,space=10", "data=4,model=2", "data=", 4])
+def test_another_mesh_is_one_line(mesh: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("old.yaml").write_text(yaml.safe_dump({"strategy": "sharded", "mesh": mesh}))
+    assert run_train("--config old.yaml") == 2
+    assert (
+        f"has mesh: {mesh}, which was removed after 0.3.0: there is no more spatial"
+        in error_line(capsys)
+    )
 
 
 def test_no_setting_has_the_name_of_a_removed_one() -> None:
@@ -143,8 +172,7 @@ def test_a_run_with_a_removed_setting_is_read_with_a_warning(
     pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, removed: value}))
     assert RunDirectory(pathlib.Path("run")).load_config().seed == 3
     assert capsys.readouterr().err == (
-        f"warning: run/config.yaml has {removed}: {value}, which was removed in 0.3.0:"
-        f" {for_python(deprecation.REMOVED[removed])}\n"
+        f"warning: run/config.yaml has {removed}: {value}, which {for_python(SENTENCES[removed])}\n"
     )
 
 

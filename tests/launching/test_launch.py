@@ -76,10 +76,6 @@ SLURM = "slurm --nodes 3 --gpus-per-node 4"
             "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
             "--batch-norm replica: with",
         ),
-        (
-            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4",
-            "--mesh data=4: with",
-        ),
     ],
 )
 def test_mistakes_are_one_line_before_anything_starts(

@@ -43,7 +43,7 @@ def read_rows(directory: str) -> list[dict[str, Any]]:
 DEVICES = ["pmap 8", "pmap 2", "pmap 4"]
 STRATEGIES = ["pmap 2", "sharded 4 --shard-params", "single 1"]
 BOTH = ["shard_map 4", "single 1", "pmap 2"]
-PARTS = ["sharded 8 --shard-params", "pmap 2", "sharded 4 --shard-params --mesh data=4"]
+PARTS = ["sharded 8 --shard-params", "pmap 2", "sharded 4 --shard-params"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def fit(trainer: jaxdp.Trainer) -> tuple[list[float], np.ndarray]:
         ("pmap", {"devices": 2}),
         ("shard_map", {"devices": 2}),
         ("sharded", {"devices": 2}),
-        ("sharded", {"devices": 2, "mesh": "data=2", "shard_params": True}),
+        ("sharded", {"devices": 2, "shard_params": True}),
         ("central", {"devices": 2}),
     ],
 )

@@ -25,18 +25,15 @@ NARROW = 1e-2
 
 class Case(NamedTuple):
     """Attributes:
-    flags: by the number of processes where they depend on it.
+    flags: of training.
     tolerance: of arrays, relative to the largest number in each.
     """
 
-    flags: str | dict[int, str]
+    flags: str
     tolerance: float = 1e-5
 
 
 SHARDED = f"{CNN} --strategy sharded"
-ROWS = (
-    f"{UNET} --image-size 32 --strategy sharded --global-batch-size 12 --batch-norm global --mesh"
-)
 # The 360 images of the test leave 8 for a last batch of 32: all but the first device have nothing
 # to evaluate in it.
 CASES = {
@@ -49,10 +46,8 @@ CASES = {
         f"{CNN} --batch-norm group:8 --accumulate-steps 2"
     ),
     "parameters in parts": Case(f"{SHARDED} --shard-params --ema-decay 0.9 --optimizer adam"),
-    # Each process reads its own examples, so that 4 of one device have no two for the rows of an
-    # image.
-    "rows over space": Case(
-        {1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}
+    "segmentation": Case(
+        f"{UNET} --image-size 32 --strategy sharded --global-batch-size 12 --batch-norm global"
     ),
     "batch in two parts": Case(f"{CNN} --accumulate-steps 2"),
     "float16": Case(f"{CNN} --precision float16", NARROW),
@@ -71,10 +66,7 @@ TRAIN_ALL = (
 
 def train_all(count: int, names: list[str], prelude: str = "") -> None:
     """Trains the cases one after the other in as many processes, in folders `COUNT/NAME`."""
-    flags = {}
-    for name in names:
-        words = CASES[name].flags
-        flags[f"{count}/{name}"] = (words[count] if isinstance(words, dict) else words).split()
+    flags = {f"{count}/{name}": CASES[name].flags.split() for name in names}
     group = Processes(
         *COMMON, count=count, devices=4 // count, common=[json.dumps(flags)], program=TRAIN_ALL,
         preludes=dict.fromkeys(range(count), prelude),

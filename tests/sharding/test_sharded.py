@@ -1,6 +1,6 @@
-"""A named mesh: rows over space, parameters over data and model.
+"""One program over all devices, whose parameters are whole or in parts.
 
-Each trains as one device does, and holds what it promises.
+It trains as one device does, and holds what it promises.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ PYRAMIDNET = {
     "ema_decay": 0.9,
 }
 # With seed 1 rounding decides about a pixel, of a pool or at 0, in the second step: one device and
-# eight, whether they divide rows or examples, part by 1e-6 or 4e-5 then, as the processor would
-# have it. With seeds 2 to 4 they stay within 3e-8.
+# eight part by 1e-6 or 4e-5 then, as the processor would have it. With seeds 2 to 4 they stay
+# within 3e-8.
 UNET = {
     "model": "unet",
     "task": "segmentation",
@@ -50,8 +50,6 @@ UNET = {
     "augment": ("crop:32", "flip"),
     "seed": 2,
 }
-# 16, 8 and 4 rows: two devices have 2 of the last ones each, the fewest that are taken.
-SMALL_IMAGES = PYRAMIDNET | {"image_size": "16"}
 DENOISER = {
     "model": "unet",
     "task": "regression",
@@ -60,7 +58,6 @@ DENOISER = {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "pyramidnet": PYRAMIDNET,
-    "small images": SMALL_IMAGES,
     "unet": UNET,
     "denoiser": DENOISER,
 }
@@ -88,29 +85,19 @@ def oracle(model: str, batch_norm: str = "global") -> Trained:
 PARTS = {"shard_params": True}
 CASES: list[Any] = [
     ("pyramidnet", "global", PARTS),
-    ("pyramidnet", "global", {"mesh": "data=8"}),
-    # Those of 4 of the mesh's shards of 16 examples.
-    ("pyramidnet", "group:8", PARTS | {"mesh": "data=8", "batch_norm": "group:8"}),
+    ("pyramidnet", "global", {}),
+    # Those of 4 of 8 devices, which have 2 of 16 examples each.
+    ("pyramidnet", "group:8", PARTS | {"batch_norm": "group:8"}),
     # Each of 8 devices has 2 of 16 examples.
     ("pyramidnet", "group:2", PARTS | {"batch_norm": "replica"}),
     ("denoiser", "global", PARTS),
-    ("unet", "global", {"mesh": "data=2,space=4"}),
-]
-SLOW_CASES: list[Any] = [
-    ("denoiser", "global", PARTS | {"mesh": "data=4,space=2"}),
-    ("unet", "global", {"mesh": "data=4,space=2", "data_placement": "host"}),
-    ("unet", "global", {"mesh": "data=1,space=2", "devices": 2}),
-    # A network that sees the whole image at its end, and with the fewest rows.
-    ("small images", "global", PARTS | {"mesh": "data=4,space=2"}),
+    ("unet", "global", {"data_placement": "host"}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("model", "batch_norm", "settings"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES)],
-)
+@pytest.mark.parametrize(("model", "batch_norm", "settings"), CASES)
 def test_parts_train_as_one_device(model: str, batch_norm: str, settings: dict[str, Any]) -> None:
-    """Parts of parameters, rows of images, or both."""
+    """Parts of the batch, and of parameters."""
     assert_same(trained(create(**MODELS[model] | settings)), oracle(model, batch_norm))
 
 
@@ -129,22 +116,6 @@ def test_parts_that_get_the_gradients_of_others_are_noticed(
     monkeypatch.setattr(sharded._ShardedParameters, "mean", mutant)
     with pytest.raises(AssertionError):
         assert_same(trained(create(**PYRAMIDNET, shard_params=True)), oracle("pyramidnet"))
-
-
-@pytest.mark.slow
-def test_the_oracle_notices_rows_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other mutant: images whose rows were shuffled on their way to the devices."""
-    spread = Sharded._spread
-
-    def mutant(self: Sharded, batch: Any) -> Any:
-        return {
-            name: jnp.roll(array, 8, 1) if array.ndim == 4 else array
-            for name, array in spread(self, batch).items()
-        }
-
-    monkeypatch.setattr(Sharded, "_spread", mutant)
-    with pytest.raises(AssertionError):
-        assert_same(trained(create(**UNET, mesh="data=2,space=4")), oracle("unet"))
 
 
 def test_a_device_holds_a_sixth_of_a_large_state_at_most() -> None:
@@ -197,28 +168,9 @@ def compiled_step(run: Setup) -> Any:
     return run.strategy.train_step.lower(state, batch, run.constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_rows_over_space_divide_the_memory_of_activations() -> None:
-    settings: Any = UNET | {
-        "model_kwargs": {"base_channels": 8, "levels": 2},
-        "augment": ("flip",),
-        "data_placement": "host",
-    }
-    whole, quarter = (
-        compiled_step(
-            create(**settings, devices=count, mesh=f"data=1,space={count}")
-        ).memory_analysis()
-        for count in (1, 4)
-    )
-    assert quarter.temp_size_in_bytes < whole.temp_size_in_bytes / 3
-
-
-def test_rows_over_space_leave_the_dataset_whole() -> None:
-    """In a loop over several steps XLA shards what it can, and each device would write its share of
-    all examples.
-    """
-    run = create(
-        model="cnn", model_kwargs={"width": 4, "hidden": 16}, image_size="16", mesh="data=4,space=2"
-    )
+def test_a_loop_over_steps_leaves_the_dataset_whole() -> None:
+    """XLA shards what it can, and each device could write its share of all examples."""
+    run = create(model="cnn", model_kwargs={"width": 4, "hidden": 16}, image_size="16")
     examples = 100_000
     state, batch, constants = run.abstract_step(16)
     several = {
@@ -227,9 +179,7 @@ def test_rows_over_space_leave_the_dataset_whole() -> None:
     stored = placement.abstract(
         {"images": np.zeros((1, 16, 16, 1), np.uint8), "labels": np.zeros(1, np.int32)}, examples
     )
-    strategy = Sharded(
-        dataclasses.replace(run.step_config, scan=True), run.strategy.devices, run.strategy.axes
-    )
+    strategy = Sharded(dataclasses.replace(run.step_config, scan=True), run.strategy.devices)
     constants = dataclasses.replace(
         constants, examples=stored | {"weights": jax.ShapeDtypeStruct((examples,), np.float32)}
     )
@@ -307,7 +257,7 @@ def assert_same_checkpoint(
 
 @pytest.mark.slow
 def test_processes_write_and_read_each_its_parts() -> None:
-    """2 processes of 2 devices, continued over the same mesh and over another, end as one process
+    """2 processes of 2 devices, continued with parameters in parts and whole, end as one process
     without parts does.
     """
     flags = (
@@ -337,7 +287,7 @@ def test_processes_write_and_read_each_its_parts() -> None:
     assert max(
         json.loads(pathlib.Path(f"read-{index}.json").read_text()) for index in (0, 1)
     ) < 0.6 * sum(data)
-    launch("--steps", "4", "--run-dir", "other", "--mesh", "data=4")
+    launch("--steps", "4", "--run-dir", "other", "--no-shard-params")
     single = [*flags, "--strategy", "single", "--devices", "1"]
     assert train.main([*single, "--run-dir", "whole", "--steps", "4"]) == 0
     for run_dir in ("run", "other"):
@@ -397,33 +347,13 @@ def test_the_first_dim_that_divides_is_sharded(
 
 
 MISTAKES = [
-    ({"mesh": "data=3,space=2"}, r"mesh=data=3,space=2: is for 6 devices and there are 8"),
-    *(
-        ({"mesh": text}, r"write data=N,space=N, or one of the two, with numbers from 1")
-        for text in ("data=4,spase=2", "data=4,model=2", "4x2", "data=0", "data=4,data=2")
-    ),
-    (
-        {"mesh": "data=8", "strategy": "pmap"},
-        'mesh=data=8: strategy="pmap" takes none; use strategy="sharded"',
-    ),
     ({"shard_params": True, "strategy": "pmap"}, 'shard_params.*strategy="sharded"'),
     ({"shard_params": True, "strategy": "shard_map"}, 'shard_params.*strategy="sharded"'),
     (
         {"shard_params": True, "strategy": "single", "devices": 1},
         'shard_params.*strategy="sharded"',
     ),
-    ({"mesh": "data=1,space=8", "image_size": "12"}, r"space=8 does not divide the 12 rows"),
-    (
-        {"mesh": "data=4,space=2"},
-        (
-            r"has 2 rows, and XLA computes wrong gradients with fewer than 2 on a device; use"
-            r" larger images"
-        ),
-    ),
-    (
-        {"mesh": "data=4,space=2", "image_size": "32", "global_batch_size": 10},
-        r"data=4 of the mesh does not divide it; use 8 or 12",
-    ),
+    ({"devices": 4, "global_batch_size": 10}, r"4 devices do not divide it; use 8 or 12"),
 ]
 
 
@@ -434,5 +364,5 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
 
 
 def test_per_device_examples_are_those_of_a_share_of_the_data() -> None:
-    run = create(global_batch_size=None, per_device_batch_size=5, mesh="data=4", devices=4)
+    run = create(global_batch_size=None, per_device_batch_size=5, devices=4)
     assert run.config.global_batch_size == 20

@@ -223,7 +223,7 @@ def distance(left: Any, right: Any) -> float:
     [
         (4, "pmap", {}),
         (4, "shard_map", {"accumulate_steps": 2, "data_placement": "host"}),
-        (4, "sharded", {"mesh": "data=2,space=2"}),
+        (4, "sharded", {}),
         (2, "central", {}),
     ],
 )

@@ -53,8 +53,6 @@ def train_through(setup: Setup) -> tuple[Any, list[Any]]:
             {
                 "strategy": "sharded",
                 "devices": 4,
-                "mesh": "data=2,space=2",
-                "image_size": "16",
                 "accumulate_steps": 2,
             },
             marks=pytest.mark.slow,

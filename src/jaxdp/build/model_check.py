@@ -1,6 +1,4 @@
-"""Looks at a model without computing anything: shapes of its arrays and outputs, formats, and the
-rows of its convolutions.
-"""
+"""Looks at a model without computing anything: shapes of its arrays and outputs, and formats."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -28,12 +26,10 @@ class ModelFacts:
     """What tracing a model shows.
 
     Attributes:
-        fewest_rows: that a convolution reads or writes; convolutions over single rows do not count.
         normalizes: whether it has batch norms with statistics that are set from outside.
         outputs: shapes and dtypes of the outputs for one image as the dataset has it.
     """
 
-    fewest_rows: int
     normalizes: bool
     outputs: Any
 
@@ -90,7 +86,7 @@ def check_model(
         name: jax.ShapeDtypeStruct((1, *shape), dtype)
         for name, (shape, dtype) in dataset.targets.items()
     }
-    rows, outputs = [], {}
+    outputs = {}
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         try:
@@ -113,9 +109,8 @@ def check_model(
         # A model with a format of its own.
         for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
             platform.check_precision(name, "model", config.model)
-        rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     normalizes = any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
-    return ModelFacts(min(rows), normalizes, outputs[dataset.image_shape])
+    return ModelFacts(normalizes, outputs[dataset.image_shape])
 
 
 def _check_parameters(config: TrainConfig, model: nnx.Module) -> None:
@@ -152,15 +147,6 @@ def _equations(program: Any) -> Iterator[Any]:
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from _equations(inner)
-
-
-def _rows_of_convolutions(program: Any) -> Iterator[int]:
-    for equation in _equations(program):
-        if equation.primitive.name == "conv_general_dilated":
-            (read, kernel), (written,) = equation.invars, equation.outvars
-            dims = equation.params["dimension_numbers"]
-            if kernel.aval.shape[dims.rhs_spec[2]] > 1:
-                yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
 
 
 def _formats(program: Any) -> set[str]:

@@ -151,7 +151,7 @@ def with_devices(
     dataset: Dataset,
     *,
     examples: int,
-    data_shards: int,
+    num_devices: int,
     device_memory: float | int,
     grouped: bool,
     largest_batch: Callable[[TrainConfig], int],
@@ -161,28 +161,28 @@ def with_devices(
     Args:
         given: the settings without the dataset's own defaults, which hold only if they fit.
         examples: of the training set.
-        data_shards: parts of the batch on the devices of all processes.
+        num_devices: of all processes.
         device_memory: bytes of a device.
         grouped: whether the default batch norm is groups.
         largest_batch: returns the largest batch that fits in memory, for `auto`. It gets settings
             with a batch of 1 whose batch norm restricts the batch only if it was given.
     """
     automatic = config.global_batch_size == "auto"
-    sized = _with_batch_size(config, given, examples, data_shards)
+    sized = _with_batch_size(config, given, examples, num_devices)
     if automatic:
         probe = _with_placement(_with_batch_norm(sized, grouped=False), dataset, device_memory)
         config = config.replace(global_batch_size=largest_batch(probe))
-        sized = _with_batch_size(config, config, examples, data_shards)
+        sized = _with_batch_size(config, config, examples, num_devices)
     return _with_placement(_with_batch_norm(sized, grouped=grouped), dataset, device_memory)
 
 
 def _with_batch_size(
-    config: TrainConfig, given: TrainConfig, examples: int, data_shards: int
+    config: TrainConfig, given: TrainConfig, examples: int, num_devices: int
 ) -> TrainConfig:
     """Returns the settings with the global batch size as a number; for `auto` it is 1."""
     size = config.global_batch_size
     if config.per_device_batch_size:
-        size = config.per_device_batch_size * data_shards * config.accumulate_steps
+        size = config.per_device_batch_size * num_devices * config.accumulate_steps
     elif size == "auto":
         size = 1
     elif size is None or (given.global_batch_size is None and size > examples):

@@ -22,7 +22,7 @@ from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.intervals import Intervals
 from jaxdp.build.loss_check import check_losses
 from jaxdp.build.model import has_own_code
-from jaxdp.build.model_check import ModelFacts, check_model
+from jaxdp.build.model_check import check_model
 from jaxdp.build.step_config import (
     WrapOptimizer,
     create_preprocess,
@@ -40,7 +40,7 @@ from jaxdp.inference import instances
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import garbage_collector, platform
 from jaxdp.runtime.targets import Target
-from jaxdp.sharding import memory, mesh
+from jaxdp.sharding import memory
 from jaxdp.sharding import strategy as strategies
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import StepConfig
@@ -182,9 +182,6 @@ class Parts:
 
     Attributes:
         examples: of the training set; for evaluation, of the largest split.
-        sizes: of the images that the model meets.
-        facts: what tracing the model has shown.
-        axes: of the mesh; None for data alone.
         dtype: format of the computation.
     """
 
@@ -193,10 +190,7 @@ class Parts:
     task: tasks.Task
     preprocess: augment.Preprocess
     examples: int
-    sizes: set[tuple[int, ...]]
-    facts: ModelFacts
     devices: Sequence[Any]
-    axes: mesh.MeshShape | None
     dtype: Any
     advance: Advance
     wrap_optimizer: WrapOptimizer
@@ -242,7 +236,6 @@ def create_setup(
     }
     facts = check_model(asked, dataset, task, sizes, inputs)
     devices = _devices(asked, target)
-    axes = _axes(asked, devices)
     parts = Parts(
         inputs=inputs,
         dataset=dataset,
@@ -250,10 +243,7 @@ def create_setup(
         preprocess=preprocess,
         # No batch that is evaluated is larger than a split.
         examples=dataset.train_examples if training else max(map(len, dataset.splits().values())),
-        sizes=sizes,
-        facts=facts,
         devices=devices,
-        axes=axes,
         dtype=jnp.dtype(dtype or asked.precision),
         advance=advance,
         wrap_optimizer=wrap_optimizer,
@@ -263,7 +253,7 @@ def create_setup(
         given,
         dataset,
         examples=parts.examples,
-        data_shards=axes.data if axes else len(devices) * jax.process_count(),
+        num_devices=len(devices) * jax.process_count(),
         device_memory=(
             target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
         ),
@@ -299,10 +289,7 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
         scan=parts.devices[0].platform != "cpu",
     )
     strategy_class = strategies.by_name(config.strategy)
-    strategy = strategy_class(
-        step_config, parts.devices, parts.axes, shard_params=config.shard_params
-    )
-    strategy.check_rows({height for height, *_ in parts.sizes}, parts.facts.fewest_rows)
+    strategy = strategy_class(step_config, parts.devices, shard_params=config.shard_params)
     examples = Examples.of(config, dataset, strategy, parts.advance)
     size = int(config.global_batch_size or 1)
     batches = Batches(
@@ -367,12 +354,6 @@ def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
         remedy = f"computes on CPUs, which {target} is not; use another strategy"
         raise ConfigError("strategy", kind.name, remedy)
     return target.devices()
-
-
-def _axes(config: TrainConfig, devices: Sequence[Any]) -> mesh.MeshShape | None:
-    if config.mesh is None:
-        return None
-    return mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count())
 
 
 def _check_learning(config: TrainConfig, dataset: Dataset) -> None:

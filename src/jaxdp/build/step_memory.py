@@ -49,7 +49,7 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
     """Returns the facts of a step that are known before it is compiled."""
     strategy, config = setup.strategy, setup.config
     unit = memory.fewest_examples(strategy)
-    examples = math.ceil(setup.batches.global_batch_size / (strategy.data_shards * unit)) * unit
+    examples = math.ceil(setup.batches.global_batch_size / (strategy.num_devices * unit)) * unit
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -64,5 +64,5 @@ def _describe(setup: Any, target: Target | None, limit: int) -> Record:
         "device_memory": limit,
         "usable_bytes": int(memory.USABLE_FRACTION * limit),
         "examples_per_device": examples,
-        "global_batch_size": examples * strategy.data_shards,
+        "global_batch_size": examples * strategy.num_devices,
     }

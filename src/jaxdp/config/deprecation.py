@@ -1,12 +1,13 @@
 """Refuses removed settings and commands, each with one line that names the replacement."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.text.flags import flag
 
-# Removed in version 0.3.0. A key is a setting of training, a command and its flag, or a
-# setting and its value. The text names the replacement.
+# Removed in version 0.3.0. A key is a setting of training, a command and its flag, or a setting and
+# its value. The text names the replacement.
 REMOVED = {
     "steps_per_call": f"use {flag('steps_per_execution')}",
     "measure_devices": f"use {flag('devices')}",
@@ -43,7 +44,14 @@ REMOVED = {
     "evaluate per_image": f"predict {flag('csv')} writes a line for each image",
 }
 # Removed since.
-REMOVED_LATER = {"servers": "leave it out; the process of the command holds the parameters"}
+REMOVED_LATER = {
+    "servers": "leave it out; the process of the command holds the parameters",
+    "mesh": (
+        "there is no more spatial partitioning; leave it out, and for large images use a smaller"
+        f" {flag('global_batch_size')}, {flag('accumulate_steps')},"
+        f" {flag('precision', 'bfloat16')} or {flag('augment', 'crop:N')}"
+    ),
+}
 
 COMMANDS = {
     "sweep": "was removed after 0.3.0: use Optuna, as in examples/search.py",
@@ -57,7 +65,9 @@ COMMANDS = {
 # Files of earlier versions may hold removed settings at these values, or at None.
 LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "allreduce"}
 # Defaults of removed settings that are still part of the name of a run's folder.
-DEFINING_DEFAULTS = {"grad_reduce_dtype": None}
+DEFINING_DEFAULTS = {"grad_reduce_dtype": None, "mesh": None}
+# A mesh that shards nothing but the batch, over all devices; another number was refused.
+_DATA_ALONE = re.compile(r"data=\d+(,space=1)?|space=1(,data=\d+)?")
 # Values of `exchange` in version 0.2 that are strategies now. As at that time, the name of a run's
 # folder does not depend on them.
 EXCHANGES = ("exact", "async")
@@ -82,6 +92,9 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     another setting has replaced.
     """
     found = strategy_of_workers(settings)
+    # The devices share a batch in this way without a setting.
+    if _DATA_ALONE.fullmatch(str(found.get("mesh")).replace(" ", "")):
+        del found["mesh"]
     if "exchange" in settings and found.get("instances"):  # version 0.2 balanced classes by default
         found["class_weights"] = found.get("class_weights") or "balanced"
     return {

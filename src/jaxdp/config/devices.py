@@ -10,18 +10,10 @@ from jaxdp.config.values import MOST_DEVICES, MOST_WORKERS, NON_NEGATIVE, POSITI
 class LayoutConfig(Settings):
     """The layout of a training step on the devices."""
 
-    mesh: str | None = setting(
-        None,
-        """with --strategy sharded, the device mesh, e.g. data=2,space=4 (default: data only). The
-        batch is sharded over data, images over space (spatial partitioning of their height)""",
-        metavar="AXIS=N,...",
-        resume="free",
-        none="data only",
-    )
     shard_params: bool = setting(
         False,
-        """with --strategy sharded, shard parameters, optimizer state and EMA over data, for models
-        that do not fit on one device""",
+        """with --strategy sharded, shard parameters, optimizer state and EMA over the devices, for
+        models that do not fit on one device""",
         resume="free",
     )
     deterministic: bool = setting(

@@ -46,7 +46,6 @@ class TrainKeywords(TypedDict, total=False):
     class_weights: str | Sequence[float] | None
     strategy: str
     devices: int | None
-    mesh: str | None
     shard_params: bool
     deterministic: bool
     global_batch_size: int | Literal["auto"] | None

@@ -105,12 +105,6 @@ def check(config: RayConfig, train: TrainConfig) -> None:
         )
     if str(train.batch_norm) == "replica":
         raise ConfigError("batch_norm", "replica", f"{remedy}, and the result with it; use group:N")
-    if train.mesh is not None:
-        raise ConfigError(
-            "mesh",
-            train.mesh,
-            f"{remedy}, and a mesh is for one number; leave one of them out",
-        )
     if all(size % workers for workers in range(config.fewest, config.workers + 1)):
         raise ConfigError(
             "global_batch_size",

@@ -11,11 +11,9 @@ times as large as XLA's in float32, measured for 16 to 256 channels; with the po
 -2 they are 2 to 11 times as large.
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,20 +39,6 @@ _KERNEL = _powers(3)
 _OUTPUT = _powers(_SIDE).T
 _IMAGE = np.linalg.inv(_powers(_SIDE + 2)).T.round(12)  # some are 0
 
-_avoided = contextvars.ContextVar("avoided", default=False)
-
-
-@contextlib.contextmanager
-def avoided(whether: bool) -> Iterator[None]:
-    """Makes `is_faster` false while a step is traced in which devices share the rows of an image,
-    because XLA would gather whole images to cut tiles.
-    """
-    token = _avoided.set(whether)
-    try:
-        yield
-    finally:
-        _avoided.reset(token)
-
 
 def is_faster(x: Array, kernel: Array, strides: Sequence[int], padding: Any) -> bool:
     """Returns whether Winograd's algorithm computes this convolution and its gradients faster on a
@@ -62,8 +46,7 @@ def is_faster(x: Array, kernel: Array, strides: Sequence[int], padding: Any) -> 
     """
     pixels = math.prod(x.shape[:3])
     return (
-        not _avoided.get()
-        and isinstance(pixels, int)  # a symbol in an exported program
+        isinstance(pixels, int)  # a symbol in an exported program
         and x.dtype == jnp.float32
         and kernel.shape[:2] == (3, 3)
         and (*strides, *padding) == (1, 1, (1, 1), (1, 1))

@@ -6,7 +6,6 @@ public, for programs with their own loop or strategy.
 """
 
 from jaxdp.sharding.communication import Communication
-from jaxdp.sharding.mesh import MeshShape
 from jaxdp.sharding.strategy import Strategy, create_strategy, names, register
 
-__all__ = ["Communication", "MeshShape", "Strategy", "create_strategy", "names", "register"]
+__all__ = ["Communication", "Strategy", "create_strategy", "names", "register"]

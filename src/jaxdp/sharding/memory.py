@@ -83,7 +83,7 @@ def compile_step(
     )
     # The rest of the arguments is the padding of their layout on a TPU.
     others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
-    batch_bytes = min(others, math.ceil(bytes_per_device(batch) / strategy.data_shards))
+    batch_bytes = min(others, math.ceil(bytes_per_device(batch) / strategy.num_devices))
     # XLA counts the body of a loop once.
     loops = strategy.step_config.accumulate_steps if strategy.step_config.scan else 1
     flops = loops * float(costs.get("flops", np.nan))
@@ -111,7 +111,7 @@ def largest_batch(
 
     def bytes_of(units: int) -> int | float:
         try:
-            _, step = compile_batch(units * unit * strategy.data_shards)
+            _, step = compile_batch(units * unit * strategy.num_devices)
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -163,7 +163,7 @@ def fewest_examples(strategy: Strategy) -> int:
     whole batch-norm groups.
     """
     group = strategy.step_config.batch_norm.group_size or 1
-    return strategy.step_config.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
+    return strategy.step_config.accumulate_steps * (group // math.gcd(group, strategy.num_devices))
 
 
 def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
@@ -178,7 +178,7 @@ def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_example
     # Every process compiles the same steps, so the smallest memory of all processes counts.
     limit = np.asarray(float(platform.device_memory_bytes(strategy.devices)))
     limit = float(np.min(multihost_utils.process_allgather(limit)))
-    most = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
+    most = num_examples // (MIN_STEPS_PER_EPOCH * strategy.num_devices)
     compile_batch = functools.partial(compile_step, strategy, abstract_step)
     examples = largest_batch(strategy, compile_batch, limit, first=FIRST_EXAMPLES, most=most)
     if not examples:
@@ -186,4 +186,4 @@ def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_example
         least = "one example" if unit == 1 else f"{unit} examples"
         remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see"
         raise ConfigError("global_batch_size", "auto", f"{remedy} python -m jaxdp.plan")
-    return strategy.data_shards * examples
+    return strategy.num_devices * examples

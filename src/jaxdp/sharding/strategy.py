@@ -18,7 +18,7 @@ from jaxdp.plugins.registry import Registry
 from jaxdp.runtime import compilation_cache
 from jaxdp.sharding import mesh
 from jaxdp.sharding.communication import Communication
-from jaxdp.sharding.mesh import Device, MeshShape
+from jaxdp.sharding.mesh import Device
 from jaxdp.sharding.tracing import own_trace, scan_steps
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -38,7 +38,6 @@ class Strategy(abc.ABC):
     Args:
         step_config: the settings of a step.
         devices: this process's devices.
-        axes: shape of the mesh over all processes' devices; None for data alone.
         shard_params: whether parameters, optimizer state and EMA are sharded over devices.
 
     Attributes:
@@ -50,12 +49,12 @@ class Strategy(abc.ABC):
             examples and moments.
 
     Raises:
-        ConfigError: for devices, a mesh, `shard_params` or a setting of the step that the strategy
-            does not accept.
+        ConfigError: for devices, `shard_params` or a setting of the step that the strategy does not
+            accept.
     """
 
     name: ClassVar[str]
-    takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
+    shards_params: ClassVar[bool] = False  # whether it takes `shard_params`
     one_device: ClassVar[bool] = False  # whether it uses one device only
     one_process: ClassVar[str] = ""  # what to do with several processes, if it takes only one
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
@@ -75,28 +74,23 @@ class Strategy(abc.ABC):
         self,
         step_config: StepConfig,
         devices: Sequence[Device],
-        axes: MeshShape | None = None,
         *,
         shard_params: bool = False,
     ) -> None:
-        for field, value in (("mesh", axes), ("shard_params", shard_params)):
-            if value and not self.takes_mesh:
-                problem = f"{flag('strategy', self.name)} takes none"
-                others = " or ".join(
-                    flag("strategy", name) for name, kind in names().items() if kind.takes_mesh
-                )
-                remedy = f"use {others}, or leave {flag(field)} out"
-                raise ConfigError(field, value, f"{problem}; {remedy}")
+        if shard_params and not self.shards_params:
+            problem = f"{flag('strategy', self.name)} takes none"
+            others = " or ".join(
+                flag("strategy", name) for name, kind in names().items() if kind.shards_params
+            )
+            remedy = f"use {others}, or leave {flag('shard_params')} out"
+            raise ConfigError("shard_params", shard_params, f"{problem}; {remedy}")
         if self.one_process and jax.process_count() > 1:
             raise ConfigError("strategy", self.name, self.one_process)
         self.step_config = step_config
         self.devices = list(devices)
-        self.axes = axes
         self.shard_params = shard_params
-        everywhere = mesh.all_devices(self.devices)
-        self.mesh = (axes or MeshShape(len(everywhere))).over(everywhere)
+        self.mesh = mesh.data_mesh(mesh.all_devices(self.devices))
         self.num_devices = self.mesh.size
-        self.data_shards = self.mesh.shape[mesh.DATA_AXIS]
         compilation_cache.release_programs()
         self._build()
 
@@ -188,7 +182,7 @@ class Strategy(abc.ABC):
             group: examples that share batch-norm statistics, where a number was asked for; by
                 default it follows the batch.
         """
-        parts, shards = self.step_config.accumulate_steps, self.data_shards
+        parts, shards = self.step_config.accumulate_steps, self.num_devices
         mode = self.step_config.batch_norm
         share, rest = divmod(global_batch_size, shards)
         if rest:
@@ -199,9 +193,7 @@ class Strategy(abc.ABC):
             remedy = f"there are {most} examples to train on: {few}"
             if possible:
                 remedy = f"use {' or '.join(possible)}"
-            is_all = shards == self.num_devices
-            who = f"{shards} devices do" if is_all else f"data={shards} of the mesh does"
-            remedy = f"{who} not divide it; {remedy}"
+            remedy = f"{shards} devices do not divide it; {remedy}"
             raise ConfigError("global_batch_size", global_batch_size, remedy)
         if share % parts:
             near = min(divisors(share), key=lambda count: abs(count - parts))
@@ -220,18 +212,13 @@ class Strategy(abc.ABC):
         With microbatches, batch-norm statistics over several devices cover consecutive examples
         only if each microbatch is a consecutive part of the global batch.
         """
-        parts, shards = self.step_config.accumulate_steps, self.data_shards
+        parts, shards = self.step_config.accumulate_steps, self.num_devices
         mode = self.step_config.batch_norm
         share = global_batch_size // (parts * shards)
         spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
         if parts == 1 or shards == 1 or not spans:
             return None
         return np.arange(global_batch_size).reshape(parts, shards, share).swapaxes(0, 1).ravel()
-
-    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027
-        """Raises ConfigError for images of heights that the mesh does not divide, or for a model
-        with a convolution over too few rows, `fewest`, for the devices.
-        """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
         """Returns the bytes of a state, `replicated` and `per_device`, if they may differ."""
@@ -291,9 +278,7 @@ class Strategy(abc.ABC):
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         """Places this process's share of a global batch on its devices, in order."""
         return {
-            name: jax.make_array_from_process_local_data(
-                mesh.split_batch(self.mesh, array.ndim), array
-            )
+            name: jax.make_array_from_process_local_data(mesh.split_over_data(self.mesh), array)
             for name, array in batch.items()
         }
 
@@ -319,7 +304,6 @@ def create_strategy(
     name: str,
     step_config: StepConfig,
     devices: Sequence[Device],
-    axes: MeshShape | None = None,
     *,
     shard_params: bool = False,
 ) -> Strategy:
@@ -327,4 +311,4 @@ def create_strategy(
 
     Arguments and errors are the same as for `Strategy`; an unknown name is also a ConfigError.
     """
-    return _strategies[name](step_config, devices, axes, shard_params=shard_params)
+    return _strategies[name](step_config, devices, shard_params=shard_params)
