@@ -44,14 +44,14 @@ _RUNS = """
 cnn, single: CNN --strategy single --devices 1
 cnn, pmap, callbacks: CNN --strategy pmap --callbacks early_stopping:patience=1000 early_stopping:patience=1000,metric=loss
 cnn, shard_map, host data: CNN --strategy shard_map --data-placement host
-cnn, sharded parameters: CNN --strategy sharded --mesh data=2 --shard-params --optimizer adamw
+cnn, sharded parameters: CNN --strategy sharded --shard-params --optimizer adamw
 cnn, central: CNN --strategy central
 pyramidnet, pmap: PYRAMIDNET --strategy pmap
 resnet, pmap, accumulation: --model resnet --model-kwargs depth=8 width=4 --strategy pmap --accumulate-steps 2 --augment shift flip
-unet, spatial partitioning: --model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded --mesh data=1,space=2
+unet, sharded: --model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded
 cnn, pmap, 2 processes of 2 devices: CNN --strategy pmap
 cnn, pmap, 2 hosts and a network link: CNN --strategy pmap --devices 1
-cnn, sharded parameters, 2 processes, callbacks: CNN --strategy sharded --mesh data=2 --shard-params --devices 1 --callbacks early_stopping:patience=1000
+cnn, sharded parameters, 2 processes, callbacks: CNN --strategy sharded --shard-params --devices 1 --callbacks early_stopping:patience=1000
 cnn, exact, 2 workers: CNN --devices 1 --strategy exact --workers 2
 """
 _MODELS = {"CNN": CNN, "PYRAMIDNET": PYRAMIDNET}
