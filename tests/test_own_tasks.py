@@ -2,6 +2,7 @@
 exchanged without a word.
 """
 
+import dataclasses
 import json
 from typing import Any
 
@@ -208,6 +209,28 @@ def test_items_that_may_change_are_asked_for_in_each_epoch(
     assert jaxdp.Trainer(Net(), fixed, progress=False, **settings).config.data_placement == "device"
 
 
+class Brightened(Drawn):
+    """A dataset that draws the brightness of an item."""
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        image, label = super().__getitem__(index)
+        return image // 2 + np.uint8(self.reads % 90), label
+
+
+def test_other_statistics_of_a_continued_run_are_reported(
+    no_pictures: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = Brightened()
+    first = from_dataset(items)
+    again = from_dataset(items)
+    kept = dataclasses.replace(again, mean=first.mean, std=first.std)
+    assert first.mean != again.mean
+    for steps, dataset, said in (2, first, False), (3, kept, False), (4, again, True):
+        jaxdp.Trainer(Net(), dataset, **RUN, steps=steps).fit()
+        line = "is not normalized as when the run in run began: mean was"
+        assert (line in capsys.readouterr().err) is said
+
+
 class Features:
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -228,6 +251,9 @@ def test_a_result_continues_with_batches_of_its_size_only() -> None:
         jaxdp.ConfigError, match=r"^global_batch_size=8: the result has steps of 16"
     ):
         other.fit(resume=result, epochs=2)
+    more = from_arrays(np.concatenate([IMAGES] * 2), np.concatenate([LABELS] * 2), validation=0.25)
+    with pytest.raises(jaxdp.ConfigError, match=r"epochs of 3 steps, and these data 6; start from"):
+        jaxdp.Trainer(Net(), more, **settings).fit(resume=result, epochs=2)
 
 
 class Told(nnx.Module):

@@ -246,13 +246,19 @@ def _starting_from(given: Any) -> Any:
 
 
 def _check_continues(before: Any, setup: Setup) -> None:
-    """Raises ConfigError for a result of another task, or of batches of another size, by which its
-    steps count epochs.
+    """Raises ConfigError for a result of another task, or of epochs of another length, by which its
+    steps were counted.
     """
     then, now = before.config.global_batch_size, setup.config.global_batch_size
     if then != now:
         remedy = f"the result has steps of {then} examples; use that, or start from its weights"
         raise ConfigError("global_batch_size", now, f"{remedy} with {flag('init_from')}")
+    epochs = (before.description.examples["train"], setup.dataset.train_examples)
+    then, now = (examples // setup.batches.global_batch_size for examples in epochs)
+    if then != now:
+        remedy = f"the result has epochs of {then} steps, and these data {now}; start from its"
+        remedy += f" weights with {flag('init_from')}"
+        raise ConfigError("dataset", setup.config.dataset, remedy)
     then, now = before.description.own_task, setup.description.own_task
     if then != now:
         remedy = f"the result was trained with {then or 'a task by name'}; give that"

@@ -1,6 +1,7 @@
 """Opens the folder of a new run, or of a run that continues with the same settings and data."""
 
 import json
+import math
 import pathlib
 import re
 from collections.abc import Mapping
@@ -118,6 +119,18 @@ def _check_same_run(
             warn(f"{error.path} cannot be read ({error.problem}); made again from {source}")
             run.write("dataset.json", description)
         return
+    _check_same_data(config, description, before, run)
+    if create:
+        _compare_statistics(config, description, before, run)
+
+
+def _check_same_data(
+    config: TrainConfig,
+    description: Mapping[str, Any],
+    before: Mapping[str, Any],
+    run: RunDirectory,
+) -> None:
+    """Raises ConfigError for another task or other examples than in the dataset.json of a run."""
     own, theirs = description["own_task"], before.get("own_task", description["own_task"])
     if own != theirs:
         was = f"was trained with {theirs}" if theirs else "was trained with a task by name"
@@ -134,3 +147,20 @@ def _check_same_run(
                 f" another {flag('run_dir')}"
             )
             raise ConfigError("dataset", config.dataset, remedy)
+
+
+def _compare_statistics(
+    config: TrainConfig,
+    description: Mapping[str, Any],
+    before: Mapping[str, Any],
+    run: RunDirectory,
+) -> None:
+    """Warns if images are normalized by other numbers than before."""
+    for name in ("mean", "std"):
+        now, then = description[name], before[name]
+        if any(not math.isclose(*both, rel_tol=1e-5) for both in zip(now, then, strict=True)):
+            warn(
+                f"{config.dataset} is not normalized as when the run in {run.path} began:"
+                f" {name} was {brief(then)}, is {brief(now)}; a dataset of items that change is"
+                " measured anew at each start, unless mean and std of the Dataset are given"
+            )
