@@ -47,7 +47,7 @@ REMOVED = {
 REMOVED_LATER = {
     "servers": "leave it out; the process of the command holds the parameters",
     "mesh": (
-        "there is no more spatial partitioning; leave it out, and for large images use a smaller"
+        "spatial partitioning is gone; leave it out, and for large images use a smaller"
         f" {flag('global_batch_size')}, {flag('accumulate_steps')},"
         f" {flag('precision', 'bfloat16')} or {flag('augment', 'crop:N')}"
     ),
