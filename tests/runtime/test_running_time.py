@@ -72,8 +72,8 @@ def wait(refs, **options):
     time.sleep(0.05)
     return [], refs
 ray.wait = wait
-spec = SimpleNamespace(config=SimpleNamespace(precision="float32"), owners=(0,))
-workers = pool.Pool(ray, spec, 1, MagicMock(), fetches=True, head=None)
+spec = SimpleNamespace(config=SimpleNamespace(precision="float32"))
+workers = pool.Pool(ray, spec, 1, MagicMock(), None)
 print("ready", flush=True)
 for _ in range(30):
     workers.poll()
