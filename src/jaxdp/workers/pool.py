@@ -121,7 +121,10 @@ class Pool:
         self._started += 1
 
     def put(self, leaves: list[np.ndarray]) -> Any:
-        """Returns a reference to arrays, which workers read from this process."""
+        """Returns a reference to arrays, which workers read from this process for their next
+        jobs.
+        """
+        self.read_bytes = sum(leaf.nbytes for leaf in leaves)
         return self._ray.put(leaves)
 
     def submit(self, worker: int, slice_id: SliceId, job: Job) -> None:

@@ -37,7 +37,7 @@ class WorkerSession(abc.ABC):
     version: int = 0
 
     def __post_init__(self) -> None:
-        """Begins without workers that are ready."""
+        """Makes `update`, the program of an update. Workers are not ready yet."""
 
         def update(
             state: TrainState, means: step.Means, sums: dict[str, Any], learning_rates: Any
@@ -56,7 +56,6 @@ class WorkerSession(abc.ABC):
     def publish(self, state: TrainState) -> Any:
         """Returns a reference with which workers read the arrays that gradients depend on."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(read_by_workers(state))]
-        self.pool.read_bytes = sum(leaf.nbytes for leaf in leaves)
         self.version += 1
         return self.pool.put(leaves)
 
