@@ -3,6 +3,7 @@ few steps on each number.
 """
 
 import sys
+from collections.abc import Sequence
 
 import rich.console
 import rich.table
@@ -39,6 +40,11 @@ class CheckConfig(PartsConfig, OptimizationConfig):
     strategies: tuple[str, ...] = setting(
         ("pmap",), "strategies to run on them", metavar="NAME,NAME,...", separator=","
     )
+    bits: bool = setting(
+        False,
+        """compare every bit instead: train with --strategy exact on each number of devices, in the
+        precision of the run, and print the SHA-256 of each state; exit code 1 if they differ""",
+    )
     tolerance: float = setting(
         1e-5,
         """largest absolute difference that passes, else exit code 1. With --batch-norm replica the
@@ -56,11 +62,14 @@ def main(asked: CheckConfig) -> int:
         ConfigError: for the first setting that cannot work, before anything is computed.
     """
     counts = asked.devices.values
-    platform.configure(max(counts), precision=asked.precision)
+    strategy = "exact" if asked.bits else ""
+    platform.configure(max(counts), precision=asked.precision, strategy=strategy)
     from jaxdp.training.comparison import COLUMNS, compare, left_out
 
     load_plugins(asked.plugins)
     shared = asked.part(TrainConfig, devices=None)
+    if asked.bits:
+        return _compare_bits(shared, counts)
     differences, config, reference = compare(
         shared, counts, asked.strategies, tolerance=asked.tolerance
     )
@@ -84,6 +93,20 @@ def main(asked: CheckConfig) -> int:
             f"{flag('batch_norm', 'replica')} depends on the number of devices by design; group:N"
             " and global do not"
         )
+    return int(not passed)
+
+
+def _compare_bits(config: TrainConfig, counts: Sequence[int]) -> int:
+    """Prints the digest of each number of devices; returns 1 if they differ."""
+    from jaxdp.training.comparison import digest
+
+    found = dict[str, str]()
+    for count in counts:
+        found[str(count)] = digest(config, count)
+        print(f"{count} device{'s' * (count > 1)}: {found[str(count)]}", flush=True)
+    passed = len({*found.values()}) == 1
+    where = platform.rounding_facts(platform.select_devices(None)[0])
+    print(f"{'passed' if passed else 'FAILED'}: states after {config.steps} steps, with {where}")
     return int(not passed)
 
 

@@ -40,7 +40,10 @@ def main(config: TrainConfig) -> int:
         with signals.handled(), contextlib.ExitStack() as cleanup:
             with garbage_collector.paused():
                 platform.configure(
-                    config.devices, deterministic=config.deterministic, precision=config.precision
+                    config.devices,
+                    deterministic=config.deterministic,
+                    precision=config.precision,
+                    strategy=config.strategy,
                 )
                 from jaxdp.build import setup as setup_lib
                 from jaxdp.callbacks.watchdog import Watchdog

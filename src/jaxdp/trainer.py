@@ -93,7 +93,10 @@ class Trainer:
         given["init_from"] = _starting_from(settings.get("init_from"))
         config, inputs = take_inputs(given)
         devices_lib.ensure(
-            config.devices, deterministic=config.deterministic, precision=config.precision
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
+            strategy=config.strategy,
         )
         self._group = processes.start(config)
         load_plugins(config.plugins, reload=True)

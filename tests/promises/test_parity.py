@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.config import BatchNormMode
+from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_augmentations
 from jaxdp.data.sources import open_dataset
@@ -35,6 +35,8 @@ CASES = [("single", 1)] + [
     (name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)
 ]
 CASES += [("central", 1), ("central", 4)]
+# The strategy takes groups only, and its slices are those of its default.
+EXACT = [(count, group) for count in (1, 3, 8) for group in ("group:2", "group:8")]
 # Groups within a device's share of 16 examples, equal to it, and over several devices; those of 8
 # over 2 of 4 devices.
 MODES = ("global", "group:2", "group:8", "replica")
@@ -155,6 +157,15 @@ def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> 
     found = train(strategy, host_batches())
     assert_same(found, oracle(batch_norm, count if batch_norm == "replica" else 1))
     assert all(sums["examples"] == BATCH_SIZE for sums in found[1])
+
+
+@pytest.mark.parametrize(("count", "batch_norm"), EXACT)
+def test_exact_matches_its_oracle(count: int, batch_norm: str) -> None:
+    strategy = create_strategy("exact", step_config(batch_norm), jax.devices()[:count])
+    config = TrainConfig.of(global_batch_size=BATCH_SIZE, batch_norm=batch_norm)
+    strategy.prepare(create_state, config)
+    assert strategy.shards == BATCH_SIZE // int(batch_norm.partition(":")[2])
+    assert_same(train(strategy, host_batches()), oracle(batch_norm, 1))
 
 
 def test_replica_batch_norm_is_another_training() -> None:

@@ -53,7 +53,10 @@ cnn, pmap, 2 processes of 2 devices: CNN --strategy pmap
 cnn, pmap, 2 hosts and a network link: CNN --strategy pmap --devices 1
 cnn, sharded parameters, 2 processes, callbacks: CNN --strategy sharded --shard-params --devices 1 --callbacks early_stopping:patience=1000
 cnn, exact, 2 workers: CNN --devices 1 --strategy exact --workers 2
+cnn, exact, other devices at each start: CNN --strategy exact --devices OTHERS
 """
+# By the number of a start, where the flags say OTHERS.
+DEVICES = ("1", "8", "3", "2", "4")
 _MODELS = {"CNN": CNN, "PYRAMIDNET": PYRAMIDNET}
 MATRIX = {
     name: [flag for word in flags.split() for flag in _MODELS.get(word, [word])]
@@ -113,7 +116,9 @@ class Start:
 
     def continued_after(self) -> int | None:
         found = re.search(
-            r"^(?:\[0\] )?continuing \S+ after step (\d+)$", self.shown(), re.MULTILINE
+            r"^(?:\[0\] )?continuing \S+ after step (\d+)(?: with other settings: devices .*)?$",
+            self.shown(),
+            re.MULTILINE,
         )
         return int(found[1]) if found else None
 
@@ -172,6 +177,7 @@ def start(
     processes: int = 1,
     hosts: Sequence[network.Host] = (),
 ) -> Start:
+    flags = [DEVICES[number % len(DEVICES)] if flag == "OTHERS" else flag for flag in flags]
     # A cache of its own: a kill may cut an entry short while it is written, and others read
     # the shared one. A limit on the size of files cuts bytecode short, which Python does not
     # notice.

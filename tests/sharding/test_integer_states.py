@@ -27,6 +27,7 @@ CASES: list[dict[str, Any]] = [
     {"devices": 2, "strategy": "central", "accumulate_steps": 2},
     {"devices": 2, "strategy": "sharded", "ema_decay": 0.9},
     {"devices": 1, "strategy": "single", "accumulate_steps": 4},
+    {"devices": 3, "strategy": "exact", "ema_decay": 0.9},
 ]
 
 

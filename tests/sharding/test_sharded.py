@@ -154,7 +154,7 @@ def test_sharded_parameters_have_steps_once_their_shapes_are_known() -> None:
     strategy = Sharded(run.step_config, jax.devices(), shard_params=True)
     assert strategy.abstract(run.shapes) == run.strategy.abstract(run.shapes)
     assert not hasattr(strategy, "train_step")
-    strategy.prepare(lambda: run.shapes)
+    strategy.prepare(lambda: run.shapes, run.config)
     step, _ = strategy.train_step, strategy.eval_step
     strategy.abstract(dataclasses.replace(run.shapes, ema=None))
     assert strategy.train_step is step

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import assert_same_run
 from small_runs import (
     NEEDS_RAY,
     At,
@@ -22,7 +23,18 @@ from small_runs import (
 )
 
 import jaxdp
+from jaxdp.training.reader import MEASURED
 
+# Fields of rows that only runs on workers have.
+OF_WORKERS = (
+    "elapsed_seconds",
+    "workers",
+    "worker_slices",
+    "recomputed_slices",
+    "dropped_slices",
+    "worker_bytes",
+    "worker_idle_seconds",
+)
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 
@@ -50,6 +62,9 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     disturbances = [At(2, kill_worker), *(At(step, wait_for_loss) for step in (3, 4, 5))]
     exact = trained("exact", strategy="exact", workers=2, slices=8, callbacks=disturbances)
     assert difference(exact, single) < 1e-6
+    here = trained("here", strategy="exact", devices=3, slices=8)
+    assert digest(exact) == digest(here)
+    assert_same_run("here", "exact", 6, without=(*MEASURED, *OF_WORKERS))
     assert not set(pathlib.Path("/tmp").glob(f"jaxdp-ray-{os.getpid()}-*"))  # Ray is gone
     happened = events("exact")
     assert (happened[0], happened[-1]) == ("started", "done")

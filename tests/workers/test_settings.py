@@ -15,6 +15,7 @@ from jaxdp.config import TrainConfig, deprecation, run_hash
 from jaxdp.errors import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import ray_connection
+from jaxdp.sharding.exact import Exact
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install '.[ray]'"
@@ -28,7 +29,7 @@ def test_a_setting_of_one_fit_is_checked_too() -> None:
 
 
 def test_other_commands_start_no_workers() -> None:
-    trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
+    trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", workers=2, progress=False)
     with pytest.raises(ConfigError, match="strategy=exact: computes on workers, which only"):
         trainer.setup.batches.placed(0)
     assert 0 <= jaxdp.Result.untrained(trainer.setup).evaluate()["accuracy"] <= 1
@@ -104,9 +105,12 @@ def test_a_run_of_version_0_2_has_the_strategy(
         ({"strategy": "exact", "batch_norm": "group:8"}, 16),
         ({"strategy": "exact", "batch_norm": "group:2"}, 16),
         ({"strategy": "exact", "batch_norm": "group:8", "slices": 8}, 8),
-        ({"strategy": "async"}, 1),
+        ({"strategy": "exact", "batch_norm": "global", "slices": 1}, 1),
+        ({"strategy": "exact", "accumulate_steps": 4, "batch_norm": "group:16"}, 8),
+        ({"strategy": "exact", "workers": 3}, 4),
     ],
 )
 def test_slices_are_whole_groups(settings: dict[str, Any], slices: int) -> None:
     setup = jaxdp.Trainer("cnn", "digits", progress=False, **settings).setup
-    assert setup.strategy.number_of_slices(setup.config, setup.shapes) == slices  # pyright: ignore
+    assert isinstance(setup.strategy, Exact)
+    assert setup.strategy.slices == slices

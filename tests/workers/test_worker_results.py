@@ -13,12 +13,13 @@ from small_runs import SMALL
 from jaxdp.build.inputs import NOTHING
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
+from jaxdp.sharding import slices
 from jaxdp.step.state import TrainState
 from jaxdp.workers.asynchronous import AsynchronousSession
 from jaxdp.workers.exact import ExactSession
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import SliceId, Work
-from jaxdp.workers.worker import Job, SliceResult, Worker, WorkerSpec, read_by_workers
+from jaxdp.workers.worker import Job, SliceResult, Worker, WorkerSpec
 
 CONFIG = TrainConfig.of(model="cnn", batch_norm="group:8", strategy="single", devices=1, **SMALL)
 
@@ -72,6 +73,10 @@ class Workers(Pool):
         return news
 
 
+def update_of(setup: Setup) -> Any:
+    return slices.update(setup.strategy.mesh, setup.step_config)
+
+
 def reported(state: TrainState, amount: float) -> SliceResult:
     """Returns a result without gradients, with the same number as every batch statistic."""
     grads = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.params)
@@ -85,7 +90,7 @@ def test_an_asynchronous_update_keeps_what_all_workers_changed(setup: Setup) -> 
     state = setup.create_state()
     before = jax.tree.map(np.array, state.batch_stats)
     pool = Workers(2, [reported(state, amount) for amount in (1.0, 0.25, 0.0, 0.0)])
-    session = AsynchronousSession(pool, Work(), setup.step_config, 1, 3, None)
+    session = AsynchronousSession(pool, Work(), update_of(setup), 1, 3, None)
     state, _ = session.step(state, 0, setup.constants)  # both workers started from this state
     state, sums = session.step(state, 1, setup.constants)
     assert float(sums["updates"]) == 1
@@ -100,8 +105,8 @@ def test_an_asynchronous_update_keeps_what_all_workers_changed(setup: Setup) -> 
 def test_an_exact_update_has_the_mean_over_the_slices(setup: Setup) -> None:
     state = setup.create_state()
     pool = Workers(2, [reported(state, amount) for amount in (1.0, 0.25, 0.5, 0.25)])
-    session = ExactSession(pool, Work(), setup.step_config, 4, 1, None)
-    read = [np.array(leaf) for leaf in jax.tree.leaves(read_by_workers(state))]
+    session = ExactSession(pool, Work(), update_of(setup), 4, 1, None)
+    read = [np.array(leaf) for leaf in jax.tree.leaves(slices.read_by_gradients(state))]
     state, sums = session.step(state, 0, setup.constants)
     assert float(sums["examples"]) == 4
     for leaf in jax.tree.leaves(state.batch_stats):

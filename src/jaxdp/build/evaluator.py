@@ -67,10 +67,10 @@ class Evaluator:
                 batch.
         """
         strategy, count = self.examples.strategy, len(self.examples.source(split))
-        devices = strategy.num_devices
+        shards = strategy.shards
         if not strategy.step_config.task.over_batch:
-            return -(-min(self.most, count) // devices) * devices
-        whole = self.most // devices * devices
+            return -(-min(self.most, count) // shards) * shards
+        whole = self.most // shards * shards
         if not 0 < whole <= count:
             remedy = f"the loss is over a whole batch, and the {split} data have {count} examples"
             raise ConfigError("global_batch_size", self.most, f"{remedy}; use a smaller one")
@@ -110,7 +110,8 @@ class Evaluator:
         data = examples.evaluated if split == self.split else examples.resident(split)
         constants = Constants(data, moments=strategy.replicate(self.preprocess.moments))
         under_way: collections.deque[Any] = collections.deque()
-        for batch in examples.batches(split, order):
+        layout = strategy.batch_permutation(order.global_batch_size, training=False)
+        for batch in examples.batches(split, order, layout=layout):
             sums = compile_then_barrier(strategy.eval_step, state, batch, constants)
             under_way.append(sums)
             if len(under_way) > _AHEAD:

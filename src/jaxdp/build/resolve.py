@@ -141,7 +141,7 @@ def with_task(config: TrainConfig, task: Task, inputs: Inputs) -> TrainConfig:
 
 def with_strategy(config: TrainConfig) -> TrainConfig:
     """Returns the settings with those that only its strategy has."""
-    defaults = strategies.by_name(config.strategy).settings
+    defaults = strategies.of(config).settings
     return config.fill(**{name: value for name, value in defaults.items() if value is not None})
 
 

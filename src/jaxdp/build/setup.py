@@ -257,7 +257,7 @@ def create_setup(
         device_memory=(
             target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
         ),
-        grouped=facts.normalizes and training,
+        grouped=(facts.normalizes and training) or not strategies.of(asked).divided_by_devices,
         largest_batch=functools.partial(_largest_batch, parts),
     )
     setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
@@ -288,7 +288,7 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
         preprocess=parts.preprocess,
         scan=parts.devices[0].platform != "cpu",
     )
-    strategy_class = strategies.by_name(config.strategy)
+    strategy_class = strategies.of(config)
     strategy = strategy_class(step_config, parts.devices, shard_params=config.shard_params)
     examples = Examples.of(config, dataset, strategy, parts.advance)
     size = int(config.global_batch_size or 1)
@@ -309,7 +309,7 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
         dtype=parts.dtype,
         factory=models.factory(config.model) if inputs.model is None else None,
     )
-    strategy.prepare(lambda: initial.shapes)
+    strategy.prepare(lambda: initial.shapes, config)
     return Setup(
         config=config,
         step_config=step_config,
@@ -347,7 +347,7 @@ def _create_task(
 
 
 def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
-    kind, count = strategies.by_name(config.strategy), config.devices
+    kind, count = strategies.of(config), config.devices
     if target is None:
         return platform.select_devices(1 if kind.one_device and count is None else count)
     if not kind.takes_batches:

@@ -99,20 +99,21 @@ class WorkersConfig(Settings):
 
     workers: int | None = setting(
         None,
-        "processes that compute, each on one CPU core (default: 4)",
+        """processes that compute, each on one CPU core (default: 4 with async; none with exact,
+        which then uses the devices)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
-        none="the strategy has none",
+        none="the devices compute",
     )
     slices: int | None = setting(
         None,
         """exact: number of equal slices of each batch, which are whole batch-norm groups
-        (default: as many as possible, at most 16)""",
+        (default: one for each group, at most 16; 8 without batch norm)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
-        none="as many as possible, at most 16",
+        none="one for each batch-norm group, at most 16; 8 without batch norm",
     )
     staleness: int | None = setting(
         None,

@@ -117,8 +117,8 @@ def share_of(
         numbers: of the examples of the global batch.
         read, paired, layout: as for `batches`.
     """
-    share = len(numbers) // count
     layout = np.arange(len(numbers)) if layout is None else layout
+    share = len(layout) // count
     positions = layout[index * share : (index + 1) * share]
     if not paired:
         return read(numbers[positions])
@@ -155,8 +155,8 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
         paired: whether each example has a partner for mixing, in fields `partner_...`. The partner
             is the previous example of the global batch, so that pairs do not depend on processes or
             devices.
-        layout: positions in the global batch in the order in which they are placed; None for
-            ascending order.
+        layout: positions in the global batch in the order in which they are placed, in which a
+            position may be repeated; None for ascending order.
         threads: number of threads that read and place. Decoding releases the GIL, so that they use
             as many cores.
     """

@@ -167,6 +167,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     for row in rows:
         table.add_row(*row)
     rich.console.Console(markup=False, emoji=False).print(table)
+    if same := summary.get("same_bits_with"):
+        print(f"SHA-256 {summary['arrays_sha256']}")
+        print(f"on any number of devices, processes and workers, with {printable(same)}")
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

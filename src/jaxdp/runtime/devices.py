@@ -18,17 +18,20 @@ def available_devices() -> list[Any]:
     return jax.local_devices()
 
 
-def ensure(count: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
+def ensure(count: int | None, **options: Any) -> None:
     """Makes sure that JAX has `count` devices, if they can be simulated.
 
     Before JAX has started, its flags determine the number. Afterwards, JAX is restarted with more
     simulated devices, if it has only the CPU. Arrays keep their content, and programs compile
     again.
 
+    Args:
+        **options: as for `platform.configure`.
+
     Raises:
         ConfigError: if devices are missing and can no longer be simulated.
     """
-    platform.configure(count, deterministic=deterministic, precision=precision)
+    platform.configure(count, **options)
     if count is None or not platform.started():
         return
     import jax

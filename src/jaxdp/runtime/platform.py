@@ -5,10 +5,12 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jaxdp.errors import ConfigError
 from jaxdp.runtime import compilation_cache, malloc
@@ -27,6 +29,9 @@ _JAX_DEFAULTS = {
 HALF_PRECISION = ("bfloat16", "float16")
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
+# Threads of a CPU, by strategy. XLA divides long sums among its threads. By default there are as
+# many as cores or simulated devices, so that rounding depends on both.
+THREADS = {"exact": 8}
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for absent devices
 
 
@@ -51,7 +56,11 @@ def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
 
 
 def configure(
-    devices: int | None, *, deterministic: bool = False, precision: str = "float32"
+    devices: int | None,
+    *,
+    deterministic: bool = False,
+    precision: str = "float32",
+    strategy: str = "",
 ) -> None:
     """Adds the flags for this machine to XLA_FLAGS. Changes nothing after JAX has started.
 
@@ -62,6 +71,7 @@ def configure(
         deterministic: whether GPU kernels must give the same bits in every run, without atomic sums
             and without kernels chosen by timing.
         precision: format of the computation.
+        strategy: that computes.
     """
     if _DESCRIBED:
         return
@@ -86,6 +96,9 @@ def configure(
     names = {flag.partition("=")[0] for flag in flags}
     flags += [flag for flag in wanted if flag.partition("=")[0] not in names]
     os.environ["XLA_FLAGS"] = " ".join(flags)
+    if threads := THREADS.get(strategy):
+        os.environ.setdefault("NPROC", str(threads))
+        os.environ["PJRT_NPROC"] = os.environ["NPROC"]
 
 
 def started() -> bool:
@@ -209,6 +222,25 @@ def check_backend() -> None:
         )
         reason = one_line(error) or "there is no such device"
         raise ConfigError("", "", f"JAX cannot start: {reason}; {hint}") from error
+
+
+def threads() -> int:
+    """Returns the number of threads among which XLA divides work on this CPU."""
+    import jax
+
+    return max(int(os.environ.get("NPROC") or cores()), len(jax.local_devices(backend="cpu")))
+
+
+def rounding_facts(device: Any) -> str:
+    """Returns a text with what rounding depends on, apart from the program and XLA's flags."""
+    kind = device.device_kind
+    if device.platform == "cpu":
+        kind = os.uname().machine
+        with contextlib.suppress(OSError):  # Linux only
+            text = pathlib.Path("/proc/cpuinfo").read_text()
+            kind = (re.findall(r"model name\s*: (.*)", text) or [kind])[0]
+        kind += f", {threads()} threads"
+    return f"jaxlib {importlib.metadata.version('jaxlib')}, {kind}"
 
 
 def select_devices(count: int | None) -> list:

@@ -1,6 +1,6 @@
 """Combines the values of replicas by collectives.
 
-This is the only file that names pmean, psum, pcast and all_gather.
+This is the only file that names pmean, psum, pcast, all_gather and all_to_all.
 """
 
 import dataclasses
@@ -83,6 +83,18 @@ class Communication:
         return jax.lax.dynamic_slice_in_dim(
             array, jax.lax.axis_index(self.axis) % count * length, length
         )
+
+    def scatter(self, vector: jax.Array) -> jax.Array:
+        """Returns this replica's share of the vectors of all replicas, (replicas, length of a
+        share).
+        """
+        count = jax.lax.axis_size(self.axis)
+        rows = jnp.pad(vector, (0, -len(vector) % count)).reshape(count, -1)
+        return jax.lax.all_to_all(rows, self.axis, 0, 0)
+
+    def collect(self, share: jax.Array) -> jax.Array:
+        """Returns the shares of all replicas, joined, with zeros at the end."""
+        return jax.lax.all_gather(share, self.axis, tiled=True)
 
     def _reduce(self, collective: Callable[[Any, str], Any], tree: Any) -> Any:
         if self.axis is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
@@ -62,33 +62,36 @@ def compile_step(
     Returns the compiled program, and XLA's memory plan.
 
     Raises:
-        ConfigError: for a strategy with a step of several programs.
+        ConfigError: for a strategy whose programs XLA does not plan.
     """
     state, batch, constants = abstract_step(global_batch_size)
-    step: Any = strategy.train_step
-    if not hasattr(step, "lower"):
-        remedy = "has a step of several programs; plan for another strategy"
-        raise ConfigError("strategy", strategy.name, remedy)
-    compiled = step.lower(state, batch, constants).compile()
-    analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    known = {
-        "params": bytes_per_device(state.params),
-        "optimizer": bytes_per_device((state.opt_state, state.step, state.loss_scale)),
-        "statistics": bytes_per_device((state.batch_stats, state.ema)),
-        "dataset": bytes_per_device(constants.examples),
-    }
-    # XLA counts donated arrays as arguments and as outputs.
-    working = (
-        analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    programs = strategy.compile(state, batch, constants)
+    dataset = bytes_per_device(constants.examples)
+    working, batch_bytes, flops = 0, 0, 0.0
+    for each in programs:
+        plan = each.compiled.memory_analysis()
+        known = bytes_per_device(each.state) + (dataset if each.reads_examples else 0)
+        # The rest of the arguments is the padding of their layout on a TPU, or other arrays.
+        others = max(plan.argument_size_in_bytes - known, 0)
+        if each.reads_examples:
+            per_device = math.ceil(bytes_per_device(batch) / strategy.num_devices)
+            batch_bytes = min(others, per_device)
+        # XLA counts donated arrays as arguments and as outputs.
+        changed = plan.output_size_in_bytes - plan.alias_size_in_bytes
+        held = others + plan.temp_size_in_bytes + changed + each.held_bytes
+        working = max(working, held)
+        unknown = np.nan if each.reads_examples else 0.0
+        costs = each.compiled.cost_analysis() or {}
+        flops += each.calls * float(costs.get("flops", unknown))
+    return programs[0].compiled, StepMemory(
+        params=bytes_per_device(state.params),
+        optimizer=bytes_per_device((state.opt_state, state.step, state.loss_scale)),
+        statistics=bytes_per_device((state.batch_stats, state.ema)),
+        dataset=dataset,
+        batch=batch_bytes,
+        working=working - batch_bytes,
+        flops=flops,
     )
-    # The rest of the arguments is the padding of their layout on a TPU.
-    others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
-    batch_bytes = min(others, math.ceil(bytes_per_device(batch) / strategy.num_devices))
-    # XLA counts the body of a loop once.
-    loops = strategy.step_config.accumulate_steps if strategy.step_config.scan else 1
-    flops = loops * float(costs.get("flops", np.nan))
-    working += others - batch_bytes
-    return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=flops)
 
 
 def largest_batch(
@@ -175,6 +178,9 @@ def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_example
     Raises:
         ConfigError: if not even the smallest batch fits.
     """
+    if not strategy.divided_by_devices:
+        remedy = f"depends on the devices, and with {flag('strategy', strategy.name)} nothing does"
+        raise ConfigError("global_batch_size", "auto", f"{remedy}; give a number")
     # Every process compiles the same steps, so the smallest memory of all processes counts.
     limit = np.asarray(float(platform.device_memory_bytes(strategy.devices)))
     limit = float(np.min(multihost_utils.process_allgather(limit)))

@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
+from jaxdp.config import TrainConfig
 from jaxdp.data.placement import gather_examples
 from jaxdp.sharding import mesh, partition, strategy
 from jaxdp.sharding.communication import Communication
@@ -40,7 +41,7 @@ class Sharded(strategy.Strategy):
         if not self.shard_params:
             self._compile(self._state_sharding, Communication(per_program=self.num_devices))
 
-    def prepare(self, shapes: Callable[[], TrainState]) -> None:
+    def prepare(self, shapes: Callable[[], TrainState], config: TrainConfig) -> None:
         if self.shard_params:
             replicas = _ShardedParameters(per_program=self.num_devices, strategy=self)
             self._compile(jax.tree.map(self._shard, shapes()), replicas)

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,24 @@ from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import StepConfig, TrainStep
 
 EvalStep = Callable[[TrainState, Any, Constants], dict[str, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program of a training step.
+
+    Attributes:
+        state: shapes of the part of the state that it takes.
+        reads_examples: whether it takes the batch, and the dataset if that is on the devices.
+        calls: how often a device runs it in a step.
+        held_bytes: of further arrays that a device holds meanwhile.
+    """
+
+    compiled: Any
+    state: Any
+    reads_examples: bool = True
+    calls: int = 1
+    held_bytes: int = 0
 
 
 class Strategy(abc.ABC):
@@ -60,6 +79,8 @@ class Strategy(abc.ABC):
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
     # Whether `train_step` takes placed batches; if not, it takes the number of a step, from 0 on.
     takes_batches: ClassVar[bool] = True
+    # Whether the devices must divide a global batch.
+    divided_by_devices: ClassVar[bool] = True
     # Whether a loss may compare the examples of a global batch that several devices compute.
     joins_batches: ClassVar[bool] = True
     # Settings that only some strategies have, and this one does, each with its default.
@@ -98,12 +119,20 @@ class Strategy(abc.ABC):
     def _build(self) -> None:
         """Sets `train_step` and `eval_step`, unless they depend on the shapes of the state."""
 
-    def prepare(self, shapes: Callable[[], TrainState]) -> None:  # noqa: B027
-        """Sets `train_step` and `eval_step` if they depend on the shapes of the state.
+    def prepare(  # noqa: B027
+        self, shapes: Callable[[], TrainState], config: TrainConfig
+    ) -> None:
+        """Sets what of the steps depends on the shapes of the state, or on other settings.
 
         Args:
             shapes: returns them.
+            config: with what model, dataset and devices decide filled in.
         """
+
+    @property
+    def shards(self) -> int:
+        """Into how many equal parts an evaluated batch is divided."""
+        return self.num_devices
 
     def _steps(self, replicas: Communication) -> tuple[TrainStep, EvalStep]:
         """Returns the steps with traces of their own, to be wrapped in a transform."""
@@ -183,6 +212,8 @@ class Strategy(abc.ABC):
                 default it follows the batch.
         """
         parts, shards = self.step_config.accumulate_steps, self.num_devices
+        if not self.divided_by_devices:
+            shards = 1
         mode = self.step_config.batch_norm
         share, rest = divmod(global_batch_size, shards)
         if rest:
@@ -206,7 +237,9 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {together} examples of {what}; use e.g. group:{near}"
             raise ConfigError("batch_norm", mode, remedy)
 
-    def batch_permutation(self, global_batch_size: int) -> np.ndarray | None:
+    def batch_permutation(
+        self, global_batch_size: int, *, training: bool = True
+    ) -> np.ndarray | None:
         """Returns the order in which the examples of a global batch are placed; None for their own.
 
         With microbatches, batch-norm statistics over several devices cover consecutive examples
@@ -216,7 +249,7 @@ class Strategy(abc.ABC):
         mode = self.step_config.batch_norm
         share = global_batch_size // (parts * shards)
         spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
-        if parts == 1 or shards == 1 or not spans:
+        if parts == 1 or shards == 1 or not spans or not training:
             return None
         return np.arange(global_batch_size).reshape(parts, shards, share).swapaxes(0, 1).ravel()
 
@@ -271,6 +304,22 @@ class Strategy(abc.ABC):
         """Returns the shapes of a placed batch from the shapes of the global batch."""
         return batch
 
+    def compile(
+        self, state: TrainState, batch: Mapping[str, Any], constants: Constants
+    ) -> Sequence[Program]:
+        """Compiles the programs of a training step for the shapes of its arguments.
+
+        Raises:
+            ConfigError: for a strategy whose programs XLA does not plan.
+        """
+        step: Any = self.train_step
+        if not hasattr(step, "lower"):
+            remedy = "has a step of several programs; plan for another strategy"
+            raise ConfigError("strategy", self.name, remedy)
+        calls = self.step_config.accumulate_steps if self.step_config.scan else 1
+        # XLA counts the operations in the body of a loop once.
+        return [Program(step.lower(state, batch, constants).compile(), state, calls=calls)]
+
     def abstract(self, state: TrainState) -> TrainState:
         """Returns the shapes of a placed state, with shardings if it is sharded."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
@@ -298,6 +347,18 @@ register = _strategies.register
 """Decorator that registers a subclass of `Strategy` under a name, e.g. `@register("pmap")`."""
 names = _strategies.entries
 by_name = _strategies.__getitem__
+_on_workers: Registry[type[Strategy]] = Registry("strategy", "jaxdp.workers")
+register_on_workers = _on_workers.register
+"""Decorator that registers a subclass that takes the place of the strategy of this name if
+`workers` or `ray_address` is given.
+"""
+
+
+def of(config: TrainConfig) -> type[Strategy]:
+    """Returns the class of the strategy that the settings name."""
+    if config.workers is None and config.ray_address is None:
+        return by_name(config.strategy)
+    return _on_workers.entries().get(config.strategy) or by_name(config.strategy)
 
 
 def create_strategy(

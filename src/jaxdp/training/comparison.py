@@ -14,7 +14,7 @@ from jaxdp.build.setup import Setup, create_setup
 from jaxdp.build.step_config import CreateOptimizer
 from jaxdp.config import TrainConfig
 from jaxdp.sharding.strategy import by_name
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import TrainState, fingerprint
 
 # By strategy and number of devices, and by column.
 Differences = dict[tuple[str, int], dict[str, float]]
@@ -64,6 +64,15 @@ def compare(
         rows = [_differences(_train(setup, starts), reference, tolerance) for setup in setups]
     named: list[dict[str, float]] = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     return dict(zip(runs, named, strict=True)), setups[0].config, reference
+
+
+def digest(config: TrainConfig, devices: int) -> str:
+    """Returns the SHA-256 of the state after training on a number of devices with `exact`."""
+    setup = create_setup(config.replace(strategy="exact", devices=devices))
+    state = setup.strategy.restore(setup.create_state())
+    for batch in setup.batches.placed(0):
+        state, _ = setup.strategy.train_step(state, batch, setup.constants)
+    return fingerprint(state)
 
 
 class Recorded(NamedTuple):

@@ -28,7 +28,7 @@ from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
-from jaxdp.step.state import TrainState
+from jaxdp.step.state import TrainState, fingerprint
 from jaxdp.training import summary
 from jaxdp.training.agreement import check_agreement
 from jaxdp.training.loop import Loop
@@ -254,6 +254,9 @@ class TrainingRun:
         """Evaluates the result, and returns the outcome with the summary of the run."""
         outcome = dataclasses.replace(outcome, rows=self._loop.rows, position=self._loop.position())
         self._callbacks.call("on_activity", Activity("finishing", outcome.step, limited=False))
+        digest = None
+        if outcome.state is not None and not self.setup.strategy.shard_params:
+            digest = fingerprint(outcome.state)
         best = self._checkpoints.best() if self._checkpoints is not None else None
         result_step = best[0] if best and outcome.status == "done" else outcome.step
         outcome = self._evaluated(outcome, result_step)
@@ -270,6 +273,7 @@ class TrainingRun:
             result_step=result_step,
             evaluated=evaluated,
             best=best,
+            arrays_sha256=digest,
             start_time=self._start_time,
         )
         ended = Ended(

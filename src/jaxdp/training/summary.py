@@ -32,6 +32,7 @@ def summarize(
     result_step: int,
     evaluated: dict[str, dict[str, float]],
     best: tuple[int, dict[str, float]] | None,
+    arrays_sha256: str | None,
     start_time: float,
 ) -> dict[str, Any]:
     """Returns the content of summary.json.
@@ -42,6 +43,7 @@ def summarize(
         result_step: the step of the state that is the result, the best by validation data or the
             last.
         evaluated: metrics of the result by split.
+        arrays_sha256: of the state after the last step.
         best: step and metrics of the best checkpoint, if there are validation data.
         start_time: when the process began, by `time.perf_counter`.
     """
@@ -74,6 +76,7 @@ def summarize(
         "result": {"state": result_kind, "step": result_step},
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
+        "arrays_sha256": arrays_sha256,
         **_speed(counters, start_time),
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
@@ -82,6 +85,8 @@ def summarize(
     if outcome.ended_early:
         total_steps = setup.intervals.total_steps
         summary["ended_early"] = {"reason": outcome.ended_early, "total_steps": total_steps}
+    if not strategy.divided_by_devices:
+        summary["same_bits_with"] = platform.rounding_facts(strategy.devices[0])
     if sizes := strategy.state_bytes(setup.shapes):
         summary["state_bytes"] = sizes["replicated"]
         summary["state_bytes_per_device"] = sizes["per_device"]
@@ -102,7 +107,7 @@ def _speed(counters: Counters, start_time: float) -> dict[str, Any]:
 
 def worker_facts(setup: Setup) -> dict[str, Any]:
     """Returns the number of workers, or an empty dict for a run without workers."""
-    return {"workers": setup.config.workers} if "workers" in setup.strategy.settings else {}
+    return {} if setup.config.workers is None else {"workers": setup.config.workers}
 
 
 def result_metrics(

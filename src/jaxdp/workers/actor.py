@@ -53,11 +53,8 @@ class Process:
 
         if os.path.isdir(folder):
             os.chdir(folder)
-        os.environ.update({"JAX_PLATFORMS": "cpu", "NPROC": "1", "PJRT_NPROC": "1"})
-        flags = os.environ.get("XLA_FLAGS", "")
-        if _ONE_THREAD not in flags:
-            os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
-        platform.configure(None, precision=precision)
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        platform.configure(None, precision=precision, strategy="exact")
         module, _, name = kind.partition(":")
         self._object = getattr(importlib.import_module(module), name)(*arguments)
         return {"pid": os.getpid(), "host": os.uname().nodename}

@@ -3,13 +3,17 @@ from it at their own pace.
 """
 
 import collections
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from jaxdp.config import TrainConfig
 from jaxdp.sharding import strategy
+from jaxdp.sharding.single import Single
+from jaxdp.sharding.slices import needs_groups
 from jaxdp.step import combine
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
@@ -19,11 +23,11 @@ from jaxdp.workers.strategy import DEFAULT_WORKERS, OnWorkers
 from jaxdp.workers.worker import Job
 
 
+@dataclasses.dataclass
 class AsynchronousSession(WorkerSession):
     """Gives each worker the next batch once it is idle, and applies gradients as they come."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._state: TrainState | None = None  # after the last update
         self._idle = set[int]()
         self._finished: collections.deque[Finished] = collections.deque()
@@ -97,11 +101,12 @@ class AsynchronousSession(WorkerSession):
         # The worker's own statistics would undo what other workers have changed meanwhile.
         batch_stats = combine.changed(jax.tree.map(np.asarray, state.batch_stats), change)
         rates = np.asarray(constants.learning_rates) * np.float32(1 / (1 + staleness))
-        return self.update(state, (grads, batch_stats, weight), sums, rates)
+        means = (grads, batch_stats, weight)
+        return self.update(state, (means, sums), np.float32(1), rates)
 
 
 @strategy.register("async")
-class Asynchronous(OnWorkers):
+class Asynchronous(OnWorkers, Single):
     """Makes workers push the gradients of whole batches to this process, which holds the state.
 
     The learning rate of an update is divided by 1 and the staleness of its gradient.
@@ -119,5 +124,14 @@ class Asynchronous(OnWorkers):
         "staleness": None,
         "ray_address": None,
     }
-    batch_norms = ("group", "global")
+    refuses: ClassVar[Mapping[str, str]] = {
+        **OnWorkers.refuses,
+        "accumulate_steps": "computes no microbatches; use 1",
+    }
     returns_deltas = True
+
+    def check(self, config: TrainConfig, shapes: Callable[[], TrainState]) -> None:
+        super().check(config, shapes)
+        mode = config.batch_norm
+        if mode is not None and mode.kind == "replica" and jax.tree.leaves(shapes().batch_stats):
+            raise needs_groups(config)

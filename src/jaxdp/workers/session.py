@@ -7,11 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdp.step import step
+from jaxdp.sharding.slices import read_by_gradients
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import Work
-from jaxdp.workers.worker import read_by_workers
 
 
 @dataclasses.dataclass
@@ -21,7 +20,7 @@ class WorkerSession(abc.ABC):
 
     Attributes:
         work: counts what workers did since the last row.
-        step_config: the settings of a step.
+        update: the program of an update, `slices.update`.
         slices: of a batch.
         total_steps: of the run.
         staleness: the largest that is allowed; None for any.
@@ -30,22 +29,11 @@ class WorkerSession(abc.ABC):
 
     pool: Pool
     work: Work
-    step_config: step.StepConfig
+    update: Any
     slices: int
     total_steps: int
     staleness: int | None
     version: int = 0
-
-    def __post_init__(self) -> None:
-        """Makes `update`, the program of an update. Workers are not ready yet."""
-
-        def update(
-            state: TrainState, means: step.Means, sums: dict[str, Any], learning_rates: Any
-        ) -> tuple[TrainState, dict[str, Any]]:
-            constants = Constants({}, learning_rates, ())
-            return step.update_state(state, means, sums, constants, step_config=self.step_config)
-
-        self.update = jax.jit(update, donate_argnums=0)
 
     @abc.abstractmethod
     def step(
@@ -55,7 +43,7 @@ class WorkerSession(abc.ABC):
 
     def publish(self, state: TrainState) -> Any:
         """Returns a reference with which workers read the arrays that gradients depend on."""
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(read_by_workers(state))]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(read_by_gradients(state))]
         self.version += 1
         return self.pool.put(leaves)
 

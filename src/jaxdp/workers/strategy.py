@@ -1,7 +1,6 @@
 """The base of strategies on workers: checks settings, and starts workers."""
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +12,8 @@ from jaxdp.config import TrainConfig, WorkersConfig, fields
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_cluster import Head
-from jaxdp.sharding.single import Single
+from jaxdp.sharding import slices as slices_lib
+from jaxdp.sharding.strategy import Strategy
 from jaxdp.step.state import TrainState
 from jaxdp.text.messages import one_line
 from jaxdp.workers.log import WorkersLog
@@ -25,26 +25,26 @@ from jaxdp.workers.worker import WorkerSpec
 DEFAULT_WORKERS = 4  # processes; each computes on one core
 
 
-class OnWorkers(Single):
+class OnWorkers(Strategy):
     """A strategy in which workers compute the train steps, and this process evaluates and saves.
+
+    A subclass has a second base, with which this process evaluates.
 
     Attributes:
         session_class: how workers take a step together.
-        batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
         session: of the run that is under way; None outside of `resources`.
     """
 
+    one_device = True
     one_process = "is started by one process, which starts its workers"
     runs_ahead = False
     takes_batches = False
     joins_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
-        "accumulate_steps": "computes no microbatches; use 1",
         "steps_per_execution": "has a step of several programs; use 1",
     }
     session_class: ClassVar[type[WorkerSession]]
-    batch_norms: ClassVar[tuple[str, ...]] = ("group",)
     returns_deltas: ClassVar[bool] = False
     session: WorkerSession | None = None
 
@@ -62,14 +62,6 @@ class OnWorkers(Single):
         if not self.on_cpu:
             remedy = "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-        mode = config.batch_norm
-        has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
-        if has_statistics and mode is not None and mode.kind not in self.batch_norms:
-            remedy = (
-                f"depends on what one device computes; {flag('strategy', self.name)} takes group:N,"
-                f" e.g. group:{math.gcd(int(config.global_batch_size or 1), 32)}"
-            )
-            raise ConfigError("batch_norm", str(mode), remedy)
         self.number_of_slices(config, shapes())
 
     def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
@@ -107,7 +99,7 @@ class OnWorkers(Single):
             self.session = self.session_class(
                 pool,
                 work,
-                setup.step_config,
+                slices_lib.update(self.mesh, setup.step_config),
                 slices,
                 setup.intervals.total_steps,
                 config.staleness,

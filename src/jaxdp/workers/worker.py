@@ -13,9 +13,8 @@ from jaxdp.build.inputs import Inputs
 from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.sharding.communication import Communication
+from jaxdp.sharding import slices
 from jaxdp.step import combine, step
-from jaxdp.step.state import Constants, TrainState
 
 # For tests and measurements: the minimum seconds that each worker takes for a slice, e.g.
 # 0.1,0.1,0.4.
@@ -48,7 +47,7 @@ class Job(NamedTuple):
         slice: which slice of the batch.
         version: version of the parameters. A worker that already has this version does not read
             them again.
-        leaves: reference to the list of the leaves of `read_by_workers`.
+        leaves: reference to the list of the leaves of `slices.read_by_gradients`.
     """
 
     batch: int
@@ -70,11 +69,6 @@ class SliceResult(NamedTuple):
     sums: dict[str, Any]
 
 
-def read_by_workers(state: TrainState) -> TrainState:
-    """Returns the part of a state that gradients depend on."""
-    return dataclasses.replace(state, opt_state=(), ema=None)
-
-
 class Worker:
     """Computes slices.
 
@@ -87,16 +81,8 @@ class Worker:
         self._least_seconds = seconds[place % len(seconds)] if seconds else 0.0
         self._spec = spec
         setup = self._setup = create_setup(spec.config, spec.inputs)
-        step_config, replicas = setup.step_config, Communication()
-
-        def gradients(state: TrainState, batch: Any, constants: Constants) -> Any:
-            batch = step.gather_examples(batch, constants.examples)
-            return step.accumulate_gradients(
-                state, batch, constants, step_config=step_config, replicas=replicas
-            )
-
-        self._gradients = jax.jit(gradients)
-        self._state, self._version = read_by_workers(setup.create_state()), -1
+        self._gradients = slices.compute(setup.strategy.mesh, setup.step_config)
+        self._state, self._version = slices.read_by_gradients(setup.create_state()), -1
         self._compute(0, 0)  # compiles
 
     def run(self, job: Job) -> SliceResult:
@@ -115,9 +101,8 @@ class Worker:
         # A batch has its own random numbers, independent of the number of updates before it.
         state = dataclasses.replace(self._state, step=np.int32(number))
         batch = self._batch(number, part)
-        (grads, batch_stats, weight), sums = jax.device_get(
-            self._gradients(state, batch, self._setup.constants)
-        )
+        found = jax.device_get(self._gradients(state, batch, self._setup.constants))
+        (grads, batch_stats, weight), sums = jax.tree.map(lambda leaf: leaf[0], found)
         if self._spec.returns_deltas:
             batch_stats = combine.difference(batch_stats, self._state.batch_stats)
         return SliceResult((grads, batch_stats, weight), sums)
