@@ -40,6 +40,20 @@ def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
 
 
 @pytest.mark.slow
+def test_processes_that_another_program_has_connected_train_as_one() -> None:
+    connected = (
+        "import jax, sys\n"
+        "place = sys.argv[sys.argv.index('--coordinator') :]\n"
+        "jax.distributed.initialize(place[1], int(place[3]), int(place[5]))\n"
+    )
+    with network.hosts(2) as hosts:
+        group = Processes(common=FLAGS, hosts=hosts, preludes=dict.fromkeys((0, 1), connected))
+        group.end_with(0, 0)
+    assert train.main([*FLAGS, "--devices", "2", "--run-dir", "one"]) == 0
+    assert differences("run", "one", 1e-5) == []
+
+
+@pytest.mark.slow
 def test_without_an_address_of_their_own_they_do_not_connect() -> None:
     """The mutant: Gloo announces what the host's name stands for."""
     unaware = "from jaxdp.runtime import cpu_backend\ncpu_backend.announce = lambda *args: None\n"

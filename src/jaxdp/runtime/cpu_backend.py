@@ -36,6 +36,8 @@ def announce(coordinator: str, gather_texts: Callable[[str], list[str]]) -> None
     if address and is_loopback(address) and others:
         address = _address_towards(others[0])
     settings: Any = jax.config
+    if xla_bridge.backends_are_initialized():  # another program has connected the processes
+        return
     if not address or settings.jax_cpu_collectives_implementation != "gloo":
         return
 

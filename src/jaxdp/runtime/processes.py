@@ -34,6 +34,7 @@ _MARGIN_SECONDS = 60  # by which JAX waits longer for the others than this proce
 LAUNCHED = ("JAXDP_COORDINATOR", "JAXDP_NUM_PROCESSES", "JAXDP_PROCESS_ID")
 _EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
+_has_announced = False  # the addresses of the processes to each other
 _compiled: set[tuple[Any, ...]] = set()
 
 
@@ -144,6 +145,8 @@ def _connect(config: ProcessConfig) -> Group:
             )
             raise ConfigError("distributed", "on", remedy)
         _join(config, cluster)
+    elif not _has_announced:  # another program has connected the processes
+        _announce(config)
     group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
@@ -155,6 +158,12 @@ def _connect(config: ProcessConfig) -> Group:
 def _join(config: ProcessConfig, cluster: str | None) -> None:
     """Connects the processes, before `jax.process_index` starts the CPU's backend."""
     _initialize(config, cluster)
+    _announce(config)
+
+
+def _announce(config: ProcessConfig) -> None:
+    global _has_announced
+    _has_announced = True
     state = runtime_state()
     members = tuple(f"process {index}" for index in range(state.num_processes))
     start = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
