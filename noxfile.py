@@ -160,9 +160,9 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Tests workers of different speed, and Ray clusters with lost and added nodes.
+    """Tests workers of different speed, Ray clusters with lost nodes, and Ray Train.
 
-    Writes the table in docs/fault-tests.md; `-- -k launch` runs a part and writes nothing.
+    Writes the table in docs/fault-tests.md; `-- -k head` runs a part and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")

@@ -122,17 +122,13 @@ class Experiment:
         *,
         processes: int = 1,
         devices: int = 1,
-        on_ray: bool = False,
     ) -> Run:
         """Args:
-        devices: of each process; on Ray always one.
-        on_ray: whether Ray starts the processes, rather than this machine.
+        devices: of each process.
         """
         folder = self.runs / name
         words = [*flags, "--run-dir", str(folder)]
-        if on_ray:
-            command("launch", "ray", "--workers", str(processes), "--", "train", *words)
-        elif processes == 1:
+        if processes == 1:
             command("train", *words, "--devices", str(devices))
         else:
             command(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from jaxdp import check, convert, devices, evaluate, plan, predict
 from jaxdp.config import REQUIRED, Facts, SavedRunConfig, Settings, TrainConfig, conversion, fields
-from jaxdp.launching import launcher, ray_launcher, slurm
+from jaxdp.launching import launcher, slurm
 from jaxdp.text.messages import shown
 
 PAGE = pathlib.Path(__file__).with_name("settings.md")
@@ -28,7 +28,6 @@ COMMANDS: dict[str, type[Settings]] = {
     "devices": devices.DevicesConfig,
     "launch": launcher.LaunchConfig,
     "launch slurm": slurm.SlurmConfig,
-    "launch ray": ray_launcher.RayConfig,
 }
 
 

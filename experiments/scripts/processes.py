@@ -1,4 +1,4 @@
-"""Trains MNIST with one, two and four processes, and with two processes on Ray, synchronously.
+"""Trains MNIST with one, two and four processes, synchronously.
 
 How long does it take, and do they agree?
 
@@ -7,14 +7,11 @@ rounding can differ. Rounding grows while a model trains; what two runs of the s
 share is their beginning.
 """
 
-import importlib.util
-import sys
 from typing import Any
 
 import lab
 
 COUNTS = (1, 2, 4)
-ON_RAY = 2
 EARLY = 10
 FLOOR = 1e-9  # of what a logarithmic axis shows
 WINDOW = 20
@@ -40,14 +37,7 @@ def measure(experiment: lab.Experiment) -> Any:
     for count in COUNTS:
         run = experiment.train(f"{count}-processes", flags, processes=count)
         results.append({"processes": count, **run.outcome()})
-    if importlib.util.find_spec("ray") is None:
-        print(
-            "the row of processes on Ray is left out: it takes pip install '.[ray]'",
-            file=sys.stderr,
-        )
-        return results
-    run = experiment.train(f"{ON_RAY}-on-ray", flags, processes=ON_RAY, on_ray=True)
-    return [*results, {"processes": ON_RAY, "on_ray": True, **run.outcome()}]
+    return results
 
 
 def show(results: Any) -> tuple[list[str], Any]:
@@ -63,24 +53,22 @@ def show(results: Any) -> tuple[list[str], Any]:
     ]
     table.append("|---" * 6 + "|")
     for number, found in enumerate(results):
-        # Older results do not say.
-        count, where = found["processes"], ", Ray" if found.get("on_ray") else ""
+        count = found["processes"]
         differences = [
             abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)
         ]
         shown = f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}" if number else " | "
         rate, accuracy = found["examples_per_second"], found["test"]["accuracy"]
         table.append(
-            f"| {count}{where} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} |"
-            f" {shown} |"
+            f"| {count} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |"
         )
         steps = range(1, len(differences) + 1)
         look = {
             "color": lab.COLORS[number],
-            "linestyle": ("-", "--", ":", "-.")[number],
+            "linestyle": ("-", "--", ":")[number],
             "linewidth": 1.8,
         }
-        label = f"{count} process" + "es" * (count > 1) + " on Ray" * bool(where)
+        label = f"{count} process" + "es" * (count > 1)
         left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:
             right.plot(steps, [max(value, FLOOR) for value in differences], label=label, **look)

@@ -2,7 +2,7 @@
 `-- script.py ...` those of a script that creates a `Trainer`.
 
 `launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints a script with which Slurm starts
-them. `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
+them.
 """
 
 import pathlib
@@ -11,26 +11,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxdp.cli import command_line
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, deprecation
 from jaxdp.errors import ConfigError, flag
-from jaxdp.launching import launcher, ray_launcher, slurm
+from jaxdp.launching import launcher, slurm
 
 # By the first word: settings, function, and one line for --help.
 _LAUNCHERS: dict[str, tuple[type[Any], Callable[..., int], str]] = {
     "": (
         launcher.LaunchConfig,
         launcher.launch,
-        "Start processes: launch -n 2 -- train ... (launch slurm --help, launch ray --help)",
+        "Start processes: launch -n 2 -- train ... (launch slurm --help)",
     ),
     "slurm": (
         slurm.SlurmConfig,
         slurm.launch,
         "Print a batch script: launch slurm --nodes 3 ... -- train ...",
-    ),
-    "ray": (
-        ray_launcher.RayConfig,
-        ray_launcher.launch,
-        "Train on a Ray cluster: launch ray --workers 4 ... -- train ...",
     ),
 }
 _OWN_SETTINGS = {"coordinator", "num_processes", "process_id", "distributed"}
@@ -42,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
     own, command = words[:end], words[end + 1 :]
+    if sentence := deprecation.COMMANDS.get(" ".join(["launch", *own[:1]])):
+        raise ConfigError("", "", f"{own[0]}: {sentence}")
     name = own.pop(0) if own and own[0] in _LAUNCHERS else ""
     settings, launch, description = _LAUNCHERS[name]
     prog = f"python -m jaxdp.launch {name}".rstrip()

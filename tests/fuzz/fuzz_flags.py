@@ -23,7 +23,6 @@ COMMANDS = {
     "plan": ("plan", "PlanConfig"),
     "launch": ("launching.launcher", "LaunchConfig"),
     "launch slurm": ("launching.slurm", "SlurmConfig"),
-    "launch ray": ("launching.ray_launcher", "RayConfig"),
 }
 # Small enough to be run; other flags displace these.
 MODEL = {"model": ["cnn"], "model-kwargs": ["width=4", "hidden=16"]}
@@ -37,7 +36,6 @@ BASE = {
     "convert export": {"output": ["weights.safetensors"]},
     "launch": {"num-processes": ["2"]},
     "launch slurm": {"nodes": ["2"]},
-    "launch ray": {"workers": ["0"]},
 }
 POSITIONAL = {
     "evaluate": ["run"],
@@ -45,7 +43,7 @@ POSITIONAL = {
     "convert import": ["weights.safetensors"],
     "convert export": ["run"],
 }
-AFTER = {"launch": ["--", "train"], "launch slurm": ["--", "train"], "launch ray": ["--", "train"]}
+AFTER = {"launch": ["--", "train"], "launch slurm": ["--", "train"]}
 
 odd_words = st.one_of(
     st.sampled_from(

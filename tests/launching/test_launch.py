@@ -56,25 +56,9 @@ SLURM = "slurm --nodes 3 --gpus-per-node 4"
         (f"{SLURM} -- evaluate", START),
         (f"{SLURM} -- train --coordinator a:1", "--coordinator: is set by the launcher"),
         (f"{SLURM} -- train --modell cnn", "--modell: unknown flag; did you mean --model?"),
-        ("ray --workers 2", START),
-        ("ray --workers 0 -- train", "--workers 0: must be greater than 0"),
         (
-            "ray --workers 2 --min-workers 3 -- train",
-            "--min-workers 3: must not be more than --workers, which is 2",
-        ),
-        ("ray --workers 2 -- train --process-id=1", "--process-id: is set by the launcher"),
-        ("ray --workers 2 -- train --epoch 3", "--epoch: unknown flag; did you mean --epochs?"),
-        (
-            "ray --workers 4 --min-workers 2 -- train",
-            "--global-batch-size: with --min-workers their number changes: give a number",
-        ),
-        (
-            "ray --workers 7 --min-workers 5 -- train --global-batch-size 128",
-            "no number of workers from 5 to 7 divides it",
-        ),
-        (
-            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
-            "--batch-norm replica: with",
+            "ray --workers 2 -- train",
+            "ray: was removed after 0.3.0: use Ray Train, as in examples/on_ray_train.py",
         ),
     ],
 )

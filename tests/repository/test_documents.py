@@ -112,7 +112,7 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     pages = [page for page in PAGES if page.stem != "CHANGELOG"]
     for where, (name, words) in [(page, found) for page in pages for found in commands(page)]:
         own, _, started = words.partition(" -- ")
-        kinds = {"launch": ("slurm", "ray"), "convert": ("import", "export")}.get(name, ())
+        kinds = {"launch": ("slurm",), "convert": ("import", "export")}.get(name, ())
         kind = [word for word in own.split()[:1] if word in kinds]
         for command, text in ((" ".join([name, *kind]), own), ("train", started)):
             flags = re.findall(r"(?<!\S)--[a-z][a-z-]+", text)

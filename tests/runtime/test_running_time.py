@@ -4,11 +4,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
-
-from jaxdp.launching.ray_process import NodeLost, RemoteProcess
 
 HEAD = """
 import sys, threading, time
@@ -56,7 +53,7 @@ class Counted:
         pass
 print("ready", flush=True)
 for polls in (30, 10**6):  # the second one hangs
-    Supervisor([Counted(0, 1), Counted(polls, 0)], "process", 3.0).wait([])
+    Supervisor([Counted(0, 1), Counted(polls, 0)], 3.0).wait([])
     print("ended", flush=True)
 """
 
@@ -131,35 +128,3 @@ def test_a_pause_uses_up_no_limit(program: str, printed: list[str]) -> None:
         output, errors = process.communicate(timeout=40)
     assert output.splitlines() == printed, errors
     assert process.returncode == 0, errors
-
-
-class Timeout(Exception):
-    pass
-
-
-class Answers:
-    """Ray, whose first waits for an answer end without one."""
-
-    def __init__(self, without: int) -> None:
-        self.exceptions = self
-        self.GetTimeoutError, self.RayTaskError = Timeout, KeyError
-        self.RayActorError = self.ActorUnschedulableError = KeyError
-        self.without, self.waited = without, 0.0
-
-    def get(self, answer: Any, timeout: float) -> Any:
-        self.waited += timeout
-        self.without -= 1
-        if self.without >= 0:
-            raise Timeout
-        return answer
-
-
-def test_a_node_may_still_answer_after_a_pause_of_the_launcher() -> None:
-    """A wait in which this process was paused ends at once, although the answer is there."""
-    process = object.__new__(RemoteProcess)
-    process._ray = Answers(1)
-    assert process._get("answer", 8.0) == "answer"
-    process._ray = Answers(60)
-    with pytest.raises(NodeLost, match="has not answered for 8 s"):
-        process._get("answer", 8.0)
-    assert process._ray.waited == 8.0

@@ -60,6 +60,7 @@ COMMANDS = {
         "was removed after 0.3.0: use the speed in the summary of a training run, or"
         " benchmarks/throughput.py"
     ),
+    "launch ray": "was removed after 0.3.0: use Ray Train, as in examples/on_ray_train.py",
 }
 
 # Files of earlier versions may hold removed settings at these values, or at None.

@@ -105,7 +105,7 @@ def _launch(
     with forwarding(signals.append):
         while True:
             code = _run(command, shares, signals, grace_seconds, variables_of_script)
-            if signals or not restarts.again("process", code):
+            if signals or not restarts.again(code):
                 return code
 
 
@@ -134,7 +134,7 @@ def _run(
             # The first process shows the result, and its progress as a bar on a terminal.
             shows = (index == 0, index == 0 and sys.stderr.isatty())
             processes.append(LocalProcess(arguments, variables, inherits=shows))
-        attempt = Supervisor(processes, "process", grace_seconds)
+        attempt = Supervisor(processes, grace_seconds)
         with contextlib.closing(attempt):
             code = attempt.wait(signals)
     attempt.explain()

@@ -25,11 +25,7 @@ class LocalProcess:
     Args:
         arguments: arguments of Python.
         environment: variables to add to the environment of this process.
-        folder: the working directory; None for the working directory of this process.
         inherits: whether it shares (standard output, standard error) with this process.
-
-    Raises:
-        OSError: if the folder cannot be used.
     """
 
     def __init__(
@@ -37,13 +33,11 @@ class LocalProcess:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         *,
-        folder: str | None = None,
         inherits: tuple[bool, bool] = (False, False),
     ) -> None:
         out, err = (None if each else subprocess.PIPE for each in inherits)
         self._popen: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, *arguments],
-            cwd=folder,
             env={**os.environ, SUPERVISED: "1", **environment},
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -91,7 +85,7 @@ class LocalProcess:
 def _begin() -> None:
     """Runs in the new process. If its parent is killed, the new process gets a SIGTERM and saves.
 
-    Ray blocks signals that must reach the process.
+    The parent may itself have been started with signals blocked or ignored.
     """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for number in ENDING:

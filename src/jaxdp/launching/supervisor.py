@@ -1,17 +1,13 @@
-"""Supervises the processes of a run until all have ended: output, signals, exit codes.
-
-A process runs on this machine or on a node of a Ray cluster. Both types have the same methods.
-"""
+"""Supervises the processes of a run until all have ended: output, signals, exit codes."""
 
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxdp.cli.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.cli.streams import BestEffortStream
 from jaxdp.launching.local_process import LocalProcess
-from jaxdp.launching.ray_process import NodeLost, RemoteProcess
 from jaxdp.runtime.running_time import running_seconds
 
 # After one process has failed, the others notice within the heartbeat timeout. They then have this
@@ -21,43 +17,34 @@ GRACE_SECONDS = 15.0
 FINAL = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
 _POLL_SECONDS = 0.05
 
-Process = LocalProcess | RemoteProcess
-
 
 class Supervisor:
     """Supervises the processes of one attempt at a run.
 
     Args:
         processes: in the order of their numbers.
-        kind: the word for a process in messages.
         grace_seconds: time for the other processes after one has failed, before they are killed.
 
     Attributes:
-        lost: the processes that could no longer be reached.
         failures: the processes that ended with an error, in order, with their codes.
     """
 
-    def __init__(self, processes: Sequence[Process], kind: str, grace_seconds: float) -> None:
-        self._kind = kind
+    def __init__(self, processes: Sequence[LocalProcess], grace_seconds: float) -> None:
         self._running = dict(enumerate(processes))
         self._grace_seconds, self._deadline = grace_seconds, float("inf")
         self._codes: list[int] = []
-        self.lost: list[Process] = []
         self.failures: list[tuple[str, int]] = []
 
-    def wait(
-        self, signals: Sequence[int], watch: "Callable[[Supervisor], None] | None" = None
-    ) -> int:
+    def wait(self, signals: Sequence[int]) -> int:
         """Waits for all processes, and returns the exit code of the run.
 
         Args:
             signals: signals that this process has received, in a list that grows.
-            watch: is called repeatedly meanwhile, with the supervisor.
 
         Returns:
             0 if all processes succeeded, otherwise the code of the process that failed first, or
-            128 + N if signal N ended it. If no process failed, 75 if the run stopped after saving,
-            and 1 if processes were lost. Always 2 if another process writes the folder of the run.
+            128 + N if signal N ended it. If no process failed, 75 if the run stopped after saving.
+            Always 2 if another process writes the folder of the run.
         """
         sent = 0
         while self._running:
@@ -67,8 +54,6 @@ class Supervisor:
             for number in signals[sent:]:
                 self.send(number)
                 sent += 1
-            if watch is not None:
-                watch(self)
             if self._running and running_seconds() > self._deadline:
                 self._kill()
         if self.locked:  # the others end with 1, perhaps before the process that found the lock
@@ -76,23 +61,19 @@ class Supervisor:
         if self.failures:
             code = self.failures[0][1]
             return code if code >= 0 else 128 - code
-        return max(self._codes, default=0) or int(bool(self.lost))
+        return max(self._codes, default=0)
 
     @property
     def locked(self) -> bool:
         """Returns whether another process writes the folder of the run."""
         return EXIT_LOCKED in self._codes
 
-    def _name(self, index: int, process: Process) -> str:
-        return f"{self._kind} {index} ({process.where})"
+    def _name(self, index: int, process: LocalProcess) -> str:
+        return f"process {index} ({process.where})"
 
     def _poll(self, index: int) -> None:
         process = self._running[index]
-        try:
-            code = process.poll()
-        except NodeLost as loss:
-            self.lose(index, loss)
-            return
+        code = process.poll()
         for is_error, line in process.lines():
             prefix = (
                 f"[{index}] " if is_error or index else ""
@@ -105,24 +86,13 @@ class Supervisor:
             process.close()
             if code not in (0, EXIT_STOPPED):
                 self.failures.append((self._name(index, process), code))
-                self.limit(self._grace_seconds)
+                self._deadline = min(self._deadline, running_seconds() + self._grace_seconds)
 
     def _kill(self) -> None:
         names = " and ".join(self._name(*each) for each in self._running.items())
         say(f"killing {names}, which did not end")
         self.send(signal.SIGKILL)
         self._deadline = float("inf")
-
-    def lose(self, index: int, loss: NodeLost) -> None:
-        """Abandons a process that cannot be reached."""
-        process = self._running.pop(index)
-        self.lost.append(process)
-        say(f"{process.where} of {self._kind} {index} {loss}")
-        process.close()
-
-    def limit(self, seconds: float) -> None:
-        """Kills all processes that have not ended after this many seconds."""
-        self._deadline = min(self._deadline, running_seconds() + seconds)
 
     def send(self, number: int) -> None:
         """Sends a signal to all processes that run."""
@@ -155,13 +125,13 @@ class Restarts:
     def __init__(self, most: int) -> None:
         self._count, self._most = 0, most
 
-    def again(self, kind: str, code: int) -> bool:
+    def again(self, code: int) -> bool:
         """Returns whether to restart all processes after an attempt that ended with this code."""
         if code in FINAL or self._count == self._most:
             return False
         self._count += 1
         again = f"starting all again ({self._count} of at most {self._most})"
-        say(f"a {kind} ended with {code}; {again}")
+        say(f"a process ended with {code}; {again}")
         return True
 
 

@@ -49,7 +49,7 @@ def require() -> None:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> Iterator[Any]:
+def connected(address: str | None, *, cpus: int = 0, field: str = "ray_address") -> Iterator[Any]:
     """Provides a connected Ray until the block ends. A cluster that was started here ends with the
     block.
 
