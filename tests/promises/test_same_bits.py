@@ -169,6 +169,15 @@ def test_another_number_of_threads_is_warned_about(
     assert line in capsys.readouterr().err
 
 
+def test_devices_without_a_slice_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    settings: dict[str, Any] = {"strategy": "exact", "global_batch_size": 64, "progress": False}
+    jaxdp.Trainer("pyramidnet", "digits", devices=8, **settings)
+    line = "a batch has 2 slices, so only 2 of 8 devices compute; use e.g. batch_norm=group:8"
+    assert line in capsys.readouterr().err
+    jaxdp.Trainer("pyramidnet", "digits", devices=8, batch_norm="group:8", **settings)
+    assert "slices" not in capsys.readouterr().err
+
+
 def test_the_command_prints_the_digest(capsys: pytest.CaptureFixture[str]) -> None:
     digest = trained(f"{CNN} --devices 2", "run")
     *_, first, last = capsys.readouterr().out.splitlines()

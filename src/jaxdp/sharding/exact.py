@@ -15,12 +15,12 @@ import numpy as np
 
 from jaxdp.config import TrainConfig
 from jaxdp.data.pipeline import HostBatch
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding import slices, strategy
 from jaxdp.sharding.partition import bytes_per_device
-from jaxdp.sharding.strategy import Program
+from jaxdp.sharding.strategy import Program, nearest_divisor
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.text.console import warn
 
@@ -58,7 +58,12 @@ class Exact(strategy.Strategy):
 
     def check(self, config: TrainConfig, shapes: Callable[[], TrainState]) -> None:
         super().check(config, shapes)
-        slices.number_of_slices(config, shapes())
+        count = slices.number_of_slices(config, shapes())
+        if count < self.num_devices:
+            problem = f"a batch has {count} slices, so only {count} of {self.num_devices} devices"
+            size = int(config.global_batch_size or 1)
+            group = nearest_divisor(size, max(size // self.num_devices, 1))
+            warn(f"{problem} compute; use e.g. {flag('batch_norm', f'group:{group}')}")
         expected = int(os.environ.get("NPROC") or platform.THREADS[self.name])
         if self.on_cpu and (threads := platform.threads()) != expected:
             problem = f"JAX has {threads} threads instead of {expected}, and bits depend on them"
