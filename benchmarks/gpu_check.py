@@ -10,6 +10,8 @@ throughput   training steps in bfloat16 and the same in PyTorch (compiled, chann
 trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host,
              and 1 and 10 steps per execution
 resume       a run with --deterministic, stopped and resumed or not: bitwise the same
+bits         --strategy exact with --deterministic: slices of 1, 2, 4 and 8 owners, computed one
+             after the other in two processes: one SHA-256
 prediction   the memory that `jaxdp.plan --target` plans for a step without this GPU and the
              roofline's bound on that program, and what was measured
 
@@ -33,7 +35,10 @@ from gpu import runs
 from gpu.processes import Clock, Record
 
 # And their share of the minutes.
-PARTS = {"agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "prediction": 1.0}
+PARTS = {
+    "agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "bits": 0.5,
+    "prediction": 1.0,
+}  # fmt: skip
 SMALL = {  # of the agreement
     "cnn": ({}, 16), "pyramidnet": ({"depth": 8, "alpha": 6}, 16), "resnet": ({"depth": 8}, 16),
     "unet": ({"base_channels": 4, "levels": 2}, 16),
@@ -157,6 +162,7 @@ def main() -> int:
         "throughput": throughput,
         "trainer": trainer,
         "resume": resume,
+        "bits": bits,
         "prediction": prediction,
     }
     parts = [part for part in PARTS if part in arguments.parts]
@@ -289,6 +295,24 @@ def resume(check: Check) -> None:
     else:
         print(f"--deterministic, stopped and resumed: {number(found, '')}", flush=True)
         say_why(found)
+
+
+def bits(check: Check) -> None:
+    found = [check.clock.cell("bits", steps=20) for _ in range(2)]
+    digests = {digest for each in found for digest in each.get("digests", {}).values()}
+    good = all(each["status"] == "ok" for each in found)
+    for each in found:
+        check.keep("bits", each)
+    check.wrong |= good and len(digests) > 1
+    if good:
+        owners = ", ".join(found[0]["digests"])
+        what = f"one SHA-256, {min(digests)}" if len(digests) == 1 else f"{len(digests)} SHA-256"
+        print(f"exact --deterministic, {owners} owners of slices, 2 processes: {what}", flush=True)
+    else:
+        check.wrong |= any(each["status"] == "failed" for each in found)
+        print(f"exact --deterministic: {number(found[0], '')}", flush=True)
+        for each in found:
+            say_why(each)
 
 
 def prediction(check: Check) -> None:

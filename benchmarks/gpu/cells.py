@@ -23,6 +23,7 @@ WARM_UP, REPEATS, SECONDS, MOST_STEPS = 3, 3, 1.0, 1000
 # by a hundredth. At ten times this rate they differ by 2e-5 from rounding alone: where a maximum
 # changes sides, later steps move apart.
 LEARNING_RATE = 0.001
+OWNERS = (1, 2, 4, 8)  # of the slices of a batch
 ENDLESS = 10**6  # steps: the pipeline must not come to its end
 
 
@@ -35,6 +36,7 @@ def main() -> int:
         "torch": torch_step,
         "predict": predict,
         "compare": compare,
+        "bits": bits,
     }
     print(json.dumps(cells[name](**json.loads(arguments))))
     return 0
@@ -75,6 +77,47 @@ def agreement(name: str, kwargs: Record, size: int) -> Record:
     jax.config.update("jax_default_matmul_precision", "highest")
     here, cpu = jax.devices()[0], jax.local_devices(backend="cpu")[0]
     return differences(three_steps(name, kwargs, size, here), three_steps(name, kwargs, size, cpu))
+
+
+def bits(steps: int) -> Record:
+    """Returns the SHA-256 of the state after steps of `exact` with deterministic kernels, by the
+    number of owners that the eight slices of a batch are divided among.
+
+    One device computes the slices of one owner after the other, and adds all in their order.
+    """
+    from jaxdp.runtime import platform
+
+    platform.configure(None, deterministic=True, strategy="exact")
+    import numpy as np
+
+    from jaxdp.build.setup import create_setup
+    from jaxdp.config import TrainConfig
+    from jaxdp.sharding import slices
+    from jaxdp.step.state import fingerprint
+
+    settings = {"model_kwargs": {"depth": 8, "alpha": 6, "dropout": 0.1}, "batch_norm": "group:8"}
+    settings |= {"dataset": "digits", "global_batch_size": 64, "steps": steps, "devices": 1}
+    setup = create_setup(TrainConfig.of(model="pyramidnet", strategy="exact", **settings))
+    strategy, constants = setup.strategy, setup.constants
+    compute = slices.compute(strategy.mesh, setup.step_config)
+    add, add_last = (slices.add(strategy.mesh, last=last) for last in (False, True))
+    update = slices.update(strategy.mesh, setup.step_config)
+    digests = {}
+    for owners in OWNERS:
+        state = strategy.restore(setup.create_state())
+        for batch in setup.batches.placed(0):
+            needed, results = slices.read_by_gradients(state), {}
+            for owner in range(owners):
+                for number in range(owner, len(batch), owners):
+                    results[number] = compute(needed, batch[number], constants)
+            total = None
+            for number in range(len(batch)):
+                program = add_last if number + 1 == len(batch) else add
+                total = program(total, results[number], np.ones(1, bool))
+            count = np.float32(len(batch))
+            state, _ = update(state, total, count, constants.learning_rates)
+        digests[str(owners)] = fingerprint(state)
+    return {"slices": strategy.shards, "steps": steps, "digests": digests}
 
 
 def three_steps(

@@ -218,3 +218,6 @@ def test_all_of_it_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert len([each for each in trainer if 0 <= each["input_wait_fraction"] <= 1]) == 3
     assert resumed["differ"] == []
     assert 0 < resumed["stopped_at"] < resumed["steps"]
+    bits = [each["digests"] for each in found if each["part"] == "bits"]
+    assert [[*each] for each in bits] == [["1", "2", "4", "8"]] * 2
+    assert len({digest for each in bits for digest in each.values()}) == 1
