@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,17 @@ def test_another_number_of_threads_is_warned_about(
     jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
     line = "JAX has 12 threads instead of 8, and bits depend on them; set NPROC=12"
     assert line in capsys.readouterr().err
+
+
+def test_a_gpu_without_deterministic_kernels_is_warned_about(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    setup = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False).setup
+    setup.strategy.devices = [SimpleNamespace(platform="gpu")]
+    setup.strategy.check(setup.config, lambda: setup.shapes)
+    assert (
+        "a GPU may choose other kernels in each run; use deterministic" in capsys.readouterr().err
+    )
 
 
 def test_devices_without_a_slice_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:

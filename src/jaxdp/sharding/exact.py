@@ -64,6 +64,8 @@ class Exact(strategy.Strategy):
             size = int(config.global_batch_size or 1)
             group = nearest_divisor(size, max(size // self.num_devices, 1))
             warn(f"{problem} compute; use e.g. {flag('batch_norm', f'group:{group}')}")
+        if self.devices[0].platform == "gpu" and not config.deterministic:
+            warn(f"a GPU may choose other kernels in each run; use {flag('deterministic')}")
         expected = int(os.environ.get("NPROC") or platform.THREADS[self.name])
         if self.on_cpu and (threads := platform.threads()) != expected:
             problem = f"JAX has {threads} threads instead of {expected}, and bits depend on them"
