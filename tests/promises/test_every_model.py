@@ -69,13 +69,15 @@ def without_optimizer(result: Trained) -> tuple[Any, Any]:
 def test_every_strategy_trains_as_one_device_does(
     model: str, task: str, kwargs: dict[str, Any]
 ) -> None:
-    single = create(model, task, kwargs, strategy="single", devices=1)
-    expected = without_optimizer(oracle(single))
     # Central takes no global batch norm: test_parity.py has it; tests/workers has those on workers.
     on_devices = {name for name, kind in strategy.names().items() if kind.takes_batches}
-    for name in on_devices - {"single", "central"}:
-        run = create(model, task, kwargs, strategy=name, devices=8)
-        assert_same(without_optimizer(trained(run)), expected, name)
+    others = on_devices - {"single", "central", "exact"}
+    for batch_norm, names in {"global": others, "group:4": {"exact"}}.items():
+        single = create(model, task, kwargs, strategy="single", devices=1, batch_norm=batch_norm)
+        expected = without_optimizer(oracle(single))
+        for name in names:
+            run = create(model, task, kwargs, strategy=name, devices=8, batch_norm=batch_norm)
+            assert_same(without_optimizer(trained(run)), expected, name)
 
 
 def test_every_model_is_here() -> None:
