@@ -61,7 +61,7 @@ def test_devices_change_no_bit() -> None:
     [
         "--accumulate-steps 2 --class-weights balanced --augment flip",
         pytest.param("--precision bfloat16 --ema-decay 0.9", marks=pytest.mark.half_precision),
-        pytest.param("--freeze down|bottom --ema-decay 0.9 --slices 2", marks=pytest.mark.slow),
+        pytest.param("--freeze encoder --ema-decay 0.9 --slices 2", marks=pytest.mark.slow),
         pytest.param("--data-placement host", marks=pytest.mark.slow),
     ],
 )
