@@ -12,7 +12,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet --no-compile --disable-pip-version-check 'ray[train]==2.60.0' \
+venv/bin/pip install --quiet --no-compile --disable-pip-version-check ray==2.60.0 'ray[train]' \
     jax==0.10.2 jaxlib==0.10.2 pandas==2.3.3
 cat >find.py <<'END'
 import importlib.metadata
