@@ -2,8 +2,8 @@
 
 Gloo announces the address of the host's own name, which is a loopback address in Debian. JAX has no
 setting for the host name of the collectives. They are therefore created through private names of
-JAX. Without this, two hosts do not connect (tested with JAX 0.10.2). A version with other names
-gets JAX's own collectives.
+JAX. Without this, two hosts do not connect (tested with JAX 0.10.2 and 0.12.0). A version with
+other names gets JAX's own collectives.
 """
 
 import contextlib

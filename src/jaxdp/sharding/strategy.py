@@ -244,6 +244,9 @@ class Strategy(abc.ABC):
 
         With microbatches, batch-norm statistics over several devices cover consecutive examples
         only if each microbatch is a consecutive part of the global batch.
+
+        Args:
+            training: whether the batch is for a train step.
         """
         parts, shards = self.step_config.accumulate_steps, self.num_devices
         mode = self.step_config.batch_norm

@@ -4,7 +4,7 @@ import importlib
 import os
 from typing import Any
 
-_ONE_THREAD = "xla_cpu_multi_thread_eigen"
+from jaxdp.runtime import platform
 
 
 def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
@@ -18,7 +18,8 @@ def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any)
         **options: of the actor.
     """
     actor = ray.remote(Process).options(**options).remote()
-    return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
+    threads = str(platform.threads())
+    return actor, actor.start.remote(kind, precision, os.getcwd(), threads, *arguments)
 
 
 def result_of(ray: Any, call: Any) -> Any:
@@ -37,24 +38,24 @@ def result_of(ray: Any, call: Any) -> Any:
 class Process:
     """An object in its own process, which calls its methods one after the other.
 
-    One thread computes, so that one process per core does not disturb the others, and no result
-    depends on the number of cores. XLA reads this setting when it starts, so nothing may compute
-    before.
+    XLA has as many threads as in the process that starts it, because bits depend on their number.
+    XLA reads this setting when it starts, so nothing may compute before.
     """
 
-    def start(self, kind: str, precision: str, folder: str, *arguments: Any) -> dict[str, Any]:
+    def start(
+        self, kind: str, precision: str, folder: str, threads: str, *arguments: Any
+    ) -> dict[str, Any]:
         """Creates the object, and returns the location of this process.
 
         Args:
             kind, precision, arguments: as for `launch`.
             folder: working folder, if this machine has it.
+            threads: number of XLA's threads.
         """
-        from jaxdp.runtime import platform
-
         if os.path.isdir(folder):
             os.chdir(folder)
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        platform.configure(None, precision=precision, strategy="exact")
+        os.environ.update({"JAX_PLATFORMS": "cpu", "NPROC": threads, "PJRT_NPROC": threads})
+        platform.configure(None, precision=precision)
         module, _, name = kind.partition(":")
         self._object = getattr(importlib.import_module(module), name)(*arguments)
         return {"pid": os.getpid(), "host": os.uname().nodename}
