@@ -114,8 +114,8 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Compares models with the same models in PyTorch."""
-    session.install(".[dev]", "torch>=2.6")
+    """Compares models with PyTorch, and scores of objects with StarDist and Cellpose."""
+    session.install(".[dev]", "torch>=2.6", "stardist", "cellpose", "cellseg-metrics")
     session.run("pytest", "tests/reference", *session.posargs)
 
 
