@@ -5,7 +5,6 @@ Scikit-image, an extra, has the watershed.
 
 import functools
 import importlib.util
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from jaxtyping import Float, Integer
 
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
 from jaxdp.data.sources import Description, Split
-from jaxdp.data.tiff import Plane
 from jaxdp.errors import ConfigError
 from jaxdp.inference.predictor import Predictor
 from jaxdp.step.metrics import Sums
@@ -70,38 +68,6 @@ def label_instances(
         remedy = f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}"
         raise ConfigError("", "", f"{remedy}; predict parts of it")
     return numbers.astype(np.uint16)[grown]
-
-
-def columns(channels: int) -> list[str]:
-    """Returns the names of the page and of `measurements` of an image with this many channels."""
-    intensities = " ".join(f"mean_intensity_{channel}" for channel in range(channels))
-    return (
-        "page t z objects label area_pixels centroid_y centroid_x top left bottom right"
-        f" eccentricity {intensities} touches_edge"
-        " area_um2 centroid_y_um centroid_x_um top_um left_um bottom_um right_um"
-    ).split()
-
-
-def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) -> list[list[Any]]:
-    """Returns table cells for each object, as `columns` names them, or cells of the image if there
-    is no object. The last cells are left out if a file has no pixel size.
-
-    Args:
-        instances: (H, W), as `label_instances` returns it.
-        image: (H, W, C), as stored.
-        plane: facts of the image in a TIFF file.
-    """
-    from skimage import measure, segmentation  # pyright: ignore
-
-    properties = "label area centroid bbox eccentricity intensity_mean".split()
-    table = measure.regionprops_table(instances, image, properties)
-    inside = np.isin(table["label"], segmentation.clear_border(instances))
-    numbers = np.column_stack([*table.values(), ~inside])
-    place, size = (plane.place, plane.pixel_size) if plane is not None else ([None] * 2, [])
-    if size:
-        numbers = np.hstack([numbers, numbers[:, 1:8] * [math.prod(size), *size * 3]])
-    cells = [*place, len(numbers)]
-    return [[*cells, *(f"{value:.9g}" for value in row)] for row in numbers] or [cells]
 
 
 def class_numbers(

@@ -9,7 +9,7 @@ from jaxdp.config.values import MaskValues
 from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
 from jaxdp.errors import ConfigError, flag
-from jaxdp.inference import instances
+from jaxdp.inference import instances, measurements
 from jaxdp.inference.files import ImageFile
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
@@ -83,7 +83,7 @@ class Results:
         if kind == "classification":
             columns = task.columns()
         elif description.instances:
-            columns = instances.columns(description.image_shape[-1])
+            columns = measurements.columns(description.image_shape[-1])
         self._cells: list[Any] = [["file", *columns]]  # of the CSV file
         self._stack: dict[pathlib.Path, list[np.ndarray]] = {}  # labels of one file
 
@@ -158,7 +158,7 @@ class Results:
         planes = planes_of(picture)
         if self._csv:
             plane = planes[page] if planes else None
-            for cells in instances.measurements(labels, image, plane):
+            for cells in measurements.measurements(labels, image, plane):
                 self.add_line(valid_text(str(picture.path)), picture.page, *cells)
         if self._folder is not None:
             path = self._folder / f"{file.whole}-instances.tif"
