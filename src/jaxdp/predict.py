@@ -56,7 +56,7 @@ class PredictConfig(SavedRunConfig):
         """CSV file with a line for each image, empty but for its name if it cannot be read:
         classification: the most likely class, its probability, and a column for each class;
         segmentation: the share of each class of the pixels; of a run with --instances a line for
-        each object: area, centroid, bounding box, intensity, eccentricity""",
+        each object, and in NAME-images.csv a line for each image""",
         LOCAL,
         metavar="PATH",
     )
@@ -126,7 +126,7 @@ def main(config: PredictConfig) -> int:
                 print(json.dumps(row), flush=True)
     seconds = time.perf_counter() - start
     for error in bad:
-        results.add_line(error.where)
+        results.leave_out(error.where)
     results.finish(table=not config.json)
     if not config.json:
         rate = len(known) / seconds

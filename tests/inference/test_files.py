@@ -92,11 +92,15 @@ def test_names_that_would_meet_are_refused() -> None:
         with pytest.raises(ConfigError, match=f"{names} would both be written as x-"):
             files.check_names(files.find(paths))
     tifffile.imwrite("b/y/x.tif", np.zeros((2, 8, 8), np.uint8), photometric="minisblack")
-    files.check_names(files.find(["b/y"]))  # x, x[0] and x[1]
+    files.check_names(files.find(["b/y"]))  # x, x-page0 and x-page1
     with pytest.raises(
         ConfigError, match=r"x\.png and b/y/x\.tif\[0\] would both be written as x-"
     ):
         files.check_names(files.find(["b/y"]), whole=True)
+    assert [str(file.name) for file in files.find(["b/y"])] == ["x", "x-page0", "x-page1"]
+    save("b/y/x-page1.png", GREY)
+    with pytest.raises(ConfigError, match=r"x-page1\.png and b/y/x\.tif\[1\] would both be"):
+        files.check_names(files.find(["b/y"]))
 
 
 def test_grey_and_colour_are_converted_and_said() -> None:

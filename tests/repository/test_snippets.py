@@ -22,8 +22,9 @@ LEFT = {
     "stacks": [
         "run/plots/predictions.png",
         "counted/field-12-instances.tif",
-        "counted/field-12[2]-overlay.png",
+        "counted/field-12-page2-overlay.png",
         "cells.csv",
+        "cells-images.csv",
     ],
     "loop": ["checkpoints/44/_CHECKPOINT_METADATA", "checksums/44.json"],
     "photos": ["run/plots/confusion.png", "classes.csv"],

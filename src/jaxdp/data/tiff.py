@@ -5,6 +5,7 @@ its stored depth.
 import contextlib
 import dataclasses
 import functools
+import html
 import logging
 import math
 import pathlib
@@ -30,8 +31,20 @@ _PLAIN = ("shaped", "uniform", "generic")
 _OF_ANOTHER_PAGE = 0b101
 # Values of ExtraSamples, which state whether colours are multiplied by the opacity.
 ASSOCIATED, UNASSOCIATED = 1, 2
-# Units of ImageJ and OME. A size in another unit is ignored.
-_MICROMETRES = {"micron": 1.0, "um": 1.0, "µm": 1.0, r"\u00B5m": 1.0, "nm": 1e-3, "mm": 1e3}
+# Units of ImageJ and OME in micrometres or seconds. A size in another unit is ignored.
+UNITS = dict.fromkeys(("micron", "um", "µm", r"\u00B5m", "s"), 1.0) | {
+    "nm": 1e-3,
+    "mm": 1e3,
+    "cm": 1e4,
+    "inch": 25400.0,
+    "ms": 1e-3,
+}
+# Facts of ImageJ that also hold for labels of the objects in an image, besides the unit.
+_FACTS = ("yunit", "zunit", "spacing", "finterval", "fps", "tunit")
+# Values of the tag ResolutionUnit. Printers and screens have pixels of more than 10 micrometres
+# (up to 2400 dots an inch), so that only a smaller pixel is one of a microscope.
+_OF_TAG = {2: "inch", 3: "cm"}
+_FINEST_PRINT = 10.0
 # An error describes the problem of a file in one line.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
@@ -57,8 +70,9 @@ class Plane:
             side by side.
         ends: highest number of its depth, if 0 is white and the program that wrote it is unknown,
             so that the stored numbers may be inverted. Otherwise 0.
-        place: its indices along the axes T and Z; None without such an axis.
+        place: its indices along the axes T, Z and C; None without such an axis.
         pixel_size: height and width of a pixel in micrometres; empty if the file has no pixel size.
+        facts: the unit, the distance of slices and the like, as ImageJ names them.
     """
 
     size: Size
@@ -76,6 +90,7 @@ class Plane:
     ends: int
     place: list[Any]
     pixel_size: list[float]
+    facts: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +261,7 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
     orientation = page.tags.valueof(ORIENTATION, 1)
     sideways = orientation in SIDEWAYS
     height, width = int(page.imagelength), int(page.imagewidth)
-    pixel_size = _pixel_size(file, series)[:: -1 if sideways else 1]
+    pixel_size, facts = _calibration(file, series)
     start, count = series.dataoffset, math.prod(shape)
     step = count * series.dtype.itemsize
     each_page = page.samplesperpixel if apart else 1
@@ -270,8 +285,9 @@ def _planes_of(file: Any, series: Any, choice: str | None) -> list[Plane]:
             opacity=opacity,
             unclear=opacity > 0 and (series.dtype != np.uint8 or page.axes.startswith("S")),
             ends=_ends(file, page),
-            place=list(map(dict(zip(series.axes, first, strict=True)).get, "TZ")),
-            pixel_size=pixel_size,
+            place=list(map(dict(zip(series.axes, first, strict=True)).get, "TZC")),
+            pixel_size=pixel_size[:: -1 if sideways else 1],
+            facts=facts,
         )
         for row in rows.tolist()
         for first in [np.unravel_index(row[0] * count, series.shape)]
@@ -286,21 +302,39 @@ def _ends(file: Any, page: Any) -> int:
     return 2**page.bitspersample - 1 if unclear and page.dtype.kind in "bui" else 0
 
 
-def _pixel_size(file: Any, series: Any) -> list[float]:
-    """Returns height and width of a pixel in micrometres, as ImageJ and OME store them."""
-    sizes = []
+def _calibration(file: Any, series: Any) -> tuple[list[float], dict[str, Any]]:
+    """Returns height and width of a pixel in micrometres, and `Plane.facts`."""
+    sizes, facts, page, unit = list[float](), dict[str, Any](), series.keyframe, "um"
     with contextlib.suppress(Exception):  # metadata may be anything
         if file.is_ome:
             elements = re.findall("<Pixels[^>]*>", file.ome_metadata)
-            pixels = dict(zip(file.series, elements, strict=True))[series]
-            found = dict(re.findall(r'\bPhysicalSize(\w+)="([^"]+)"', pixels))
-            sizes = [
-                float(found[axis]) * _MICROMETRES[found.get(f"{axis}Unit", "um")] for axis in "YX"
-            ]
-        elif file.is_imagej:
-            unit = _MICROMETRES[file.imagej_metadata["unit"]]
-            sizes = [unit / density for density in series.keyframe.get_resolution()[::-1]]
-    return sizes if all(0 < size < math.inf for size in sizes) else []
+            pixels = html.unescape(dict(zip(file.series, elements, strict=True))[series])
+            found = dict(re.findall(r'\b(\w+)="([^"]+)"', pixels))
+
+            def measure(name: str) -> float:
+                return float(found[name]) * UNITS[found.get(f"{name}Unit", "um")]
+
+            sizes = [measure(f"PhysicalSize{axis}") for axis in "YX"]
+            for fact, name in (("spacing", "PhysicalSizeZ"), ("finterval", "TimeIncrement")):
+                if name in found:
+                    facts[fact] = measure(name)
+        else:
+            unit = tag = _OF_TAG.get(page.tags.valueof("ResolutionUnit", 2), "")
+            if file.is_imagej:
+                named = file.imagej_metadata
+                facts = {
+                    fact: named[fact] for fact in _FACTS if str(named.get(fact, "µ")).isascii()
+                }
+                unit = named["unit"]
+            # The one pair for which ImageJ heeds the tag of a file with a unit.
+            scale = UNITS["cm" if (tag, unit) == ("cm", "um") else unit]
+            sizes = [scale / density for density in page.get_resolution()[::-1]]
+            if max(sizes) >= _FINEST_PRINT and (unit == "inch" or not file.is_imagej):
+                sizes = []
+    # TIFF can hold no others in every unit.
+    if not sizes or not all(1e-5 < size < 1e6 for size in sizes):
+        return [], facts
+    return sizes, facts | {"unit": unit if unit.isascii() else "um"}
 
 
 def _channels_of_examples(series: Any, within: str, choice: str | None) -> np.ndarray:

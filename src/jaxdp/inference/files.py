@@ -89,9 +89,12 @@ def find(
             found.setdefault(place, (file, name.with_suffix("")))
     headers = read_headers((file for file, _ in found.values() if is_tiff(file)), tiff)
     return [
-        ImageFile(picture, name.with_name(name.name + str(picture)[len(str(file)) :]), name)
+        ImageFile(
+            picture, name if page is None else name.with_name(f"{name.name}-page{page}"), name
+        )
         for file, name in found.values()
         for picture in pages_of(file, headers.get(file), tiff)
+        for page in [picture.page]
     ]
 
 

@@ -1,6 +1,7 @@
 """Writes the predictions for the images that the command names, and collects them for tables."""
 
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from jaxdp.config.values import MaskValues
 from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
+from jaxdp.data.tiff import Plane
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import instances, measurements
 from jaxdp.inference.files import ImageFile
@@ -68,13 +70,8 @@ class Results:
             what = "masks" if kind == "segmentation" else "images"
             remedy = f"results of {kind} are {what}; give a folder for them"
             raise ConfigError("output_dir", _NOT_GIVEN, remedy)
-        if csv is not None:
-            check_file("csv", pathlib.Path(csv), "predictions.csv")
-        if description.instances:
-            instances.require()
         self._description = description
         self._task = task
-        self._csv = pathlib.Path(csv) if csv else None
         self._folder = pathlib.Path(output_dir) if output_dir else None
         self._top_k = top_k
         self._mask_values = mask_values
@@ -83,9 +80,21 @@ class Results:
         if kind == "classification":
             columns = task.columns()
         elif description.instances:
+            instances.require()
             columns = measurements.columns(description.image_shape[-1])
-        self._cells: list[Any] = [["file", *columns]]  # of the CSV file
-        self._stack: dict[pathlib.Path, list[np.ndarray]] = {}  # labels of one file
+        self._cells: list[Any] = [["file", *columns]]
+        self._image_cells: list[Any] = [["file", *measurements.IMAGE_COLUMNS]]
+        self._tables: dict[pathlib.Path, list[Any]] = {}  # cells of each CSV file
+        if csv is not None:
+            path = pathlib.Path(csv)
+            check_file("csv", path, "predictions.csv")
+            self._tables[path] = self._cells
+            if description.instances:
+                path = path.with_stem(f"{path.stem}-images")
+                check_file("csv", path, "predictions.csv")
+                self._tables[path] = self._image_cells
+        # Labels of one file, and facts of its images.
+        self._stack: dict[pathlib.Path, tuple[list[np.ndarray], tuple[Plane, ...]]] = {}
 
     def create_folders(self) -> None:
         """Makes sure that the folders for the results exist and can be written.
@@ -95,8 +104,8 @@ class Results:
         """
         if self._folder:
             check_folder("output_dir", self._folder)
-        if self._csv:
-            check_folder("csv", self._csv.parent)
+        for path in self._tables:
+            check_folder("csv", path.parent)
 
     def add(self, file: ImageFile, image: np.ndarray, answer: np.ndarray) -> Row:
         """Writes the prediction for an image, and returns facts about the image.
@@ -107,7 +116,7 @@ class Results:
         """
         if self._description.answer == "classification":
             row = self._task.row(answer, self._top_k)
-            self.add_line(str(file), *self._task.cells(answer))
+            self._cells.append([str(file), *self._task.cells(answer)])
         elif self._description.answer == "regression":
             row = self._pixels(file, answer)
         elif self._description.instances:
@@ -117,11 +126,17 @@ class Results:
         self._rows.append({"file": str(file)} | row)
         return self._rows[-1]
 
-    def add_line(self, *cells: object) -> None:
-        """Adds a line to the CSV file, with the name of an image, other cells, and empty cells at
-        the end.
+    def leave_out(self, where: str) -> None:
+        """Adds a line to the CSV file for an image that could not be read, or to the one of images.
+
+        Args:
+            where: the name of a file, and its page in brackets.
         """
-        self._cells.append([*cells, *[""] * (len(self._cells[0]) - len(cells))])
+        if self._description.instances:
+            [(file, page)] = re.findall(r"(?s)^(.+?)(?:\[(\d+)\])?\Z", where)
+            self._image_cells.append([file, page or 0])
+        else:
+            self._cells.append([where])
 
     def _pixels(self, file: ImageFile, answer: np.ndarray) -> Row:
         assert self._folder is not None
@@ -140,7 +155,7 @@ class Results:
         labels = instances.class_numbers(probabilities, self._description)
         counts = np.bincount(labels.ravel(), minlength=len(names))
         shares = [round(share, 6) for share in (counts / labels.size).tolist()]
-        self.add_line(str(file), *(f"{share:.6f}" for share in shares))
+        self._cells.append([str(file), *(f"{share:.6f}" for share in shares)])
         row = {"size": list(labels.shape), "shares": dict(zip(names, shares, strict=True))}
         if self._folder is not None:
             shown = pictures.as_picture(image, self._description.pixel_range)
@@ -156,31 +171,36 @@ class Results:
         row: Row = {"size": list(labels.shape), "objects": count, "mean_area_pixels": area}
         picture, page = file.picture, file.picture.page or 0
         planes = planes_of(picture)
-        if self._csv:
-            plane = planes[page] if planes else None
+        if self._tables:
+            plane, first = planes[page] if planes else None, [valid_text(str(picture.path)), page]
+            self._image_cells.append([*first, *measurements.image_cells(labels, plane)])
             for cells in measurements.measurements(labels, image, plane):
-                self.add_line(valid_text(str(picture.path)), picture.page, *cells)
+                self._cells.append([*first, *cells])
         if self._folder is not None:
             path = self._folder / f"{file.whole}-instances.tif"
             if path not in self._stack:
-                while self._stack:  # of the file before
-                    predictions.write_stack(*self._stack.popitem())
+                self._write_stack()  # of the file before
                 # Pages that are left out stay 0.
                 pages = [np.zeros(plane.size, np.uint16) for plane in planes]
-                self._stack[path] = pages or [labels]
-            self._stack[path][page] = labels
+                self._stack[path] = (pages or [labels], planes)
+            self._stack[path][0][page] = labels
             shown = pictures.as_picture(image, self._description.pixel_range)
             overlay = pictures.overlay_objects(shown, labels)
             overlay_path = self._folder / f"{file.name}-overlay.png"
             row |= {"instances": str(path), "overlay": predictions.save(overlay, overlay_path)}
         return row
 
-    def finish(self, *, table: bool) -> None:
-        """Writes the last stack and the CSV file, and prints a table if requested."""
+    def _write_stack(self) -> None:
         while self._stack:
-            predictions.write_stack(*self._stack.popitem())
-        if self._csv:
+            path, stack = self._stack.popitem()
+            predictions.write_stack(path, *stack)
+
+    def finish(self, *, table: bool) -> None:
+        """Writes the last stack and the CSV files, and prints a table if requested."""
+        self._write_stack()
+        for path, lines in self._tables.items():
+            filled = ([*line, *[""] * (len(lines[0]) - len(line))] for line in lines)
             # A link that the user names stays a link.
-            replace_file(resolved(self._csv), csv_text.write(self._cells))
+            replace_file(resolved(path), csv_text.write(filled))
         if table:
             predictions.print_table(self._rows)

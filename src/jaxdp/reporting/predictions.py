@@ -1,7 +1,9 @@
 """Shows predictions as a table and writes masks, images and instance labels as files."""
 
+import math
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import rich.console
@@ -10,6 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from jaxdp.config.values import MaskValues
+from jaxdp.data import tiff
 from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import replacing
@@ -64,13 +67,43 @@ def _cells(row: Row) -> dict[str, str]:
     return cells | {"mean": f"{row['mean']:.1f}"} | levels
 
 
-def write_stack(path: pathlib.Path, pages: Sequence[np.ndarray]) -> None:
-    """Writes instance labels, uint16 (H, W), as a TIFF file, which ImageJ opens as a stack."""
+def write_stack(
+    path: pathlib.Path, pages: Sequence[np.ndarray], planes: Sequence[tiff.Plane]
+) -> None:
+    """Writes instance labels, uint16 (H, W), as a TIFF file, which ImageJ opens as it opens the
+    file of the images: with the axes T, Z and C, and the pixel size.
+
+    Pages without axes become slices. Pages of several sizes are written without these facts.
+
+    Args:
+        planes: facts of the images, if they are from a TIFF file.
+    """
     import tifffile
 
+    sizes, facts = (planes[0].pixel_size, planes[0].facts) if planes else ([], {})
+    places = [tuple(index or 0 for index in plane.place) for plane in planes] or [(0, 0, 0)]
+    lengths = [max(indices) + 1 for indices in zip(*places, strict=True)]
+    if len({*places}) == math.prod(lengths) == len(pages):
+        pages = [pages[index] for index in sorted(range(len(pages)), key=places.__getitem__)]
+    else:
+        lengths = [1, len(pages), 1]
+    shape = *lengths, *pages[0].shape
+    description = tifffile.imagej_description(shape, axes="TZCYX", **facts)
+    if len({page.shape for page in pages}) > 1:
+        sizes, description = [], None
+    resolution: Any = [tiff.UNITS[facts["unit"]] / size for size in reversed(sizes)] or None
     with replacing(path) as file, tifffile.TiffWriter(file) as writer:
         for page in pages:
-            writer.write(page, photometric="minisblack", compression="zlib", metadata=None)
+            writer.write(
+                page,
+                photometric="minisblack",
+                compression="zlib",
+                metadata=None,
+                description=description,
+                resolution=resolution,
+                resolutionunit="NONE",
+            )
+            description = None
 
 
 def write_mask(

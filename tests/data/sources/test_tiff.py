@@ -12,7 +12,14 @@ from example_files import ROOT, bad_example, opened, read, refused, sizes, write
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from jaxdp.data.image_file import Picture, decode_mask, pages_of, read_header, read_image
+from jaxdp.data.image_file import (
+    Picture,
+    decode_mask,
+    pages_of,
+    planes_of,
+    read_header,
+    read_image,
+)
 from jaxdp.data.sources import Dataset
 
 RNG = np.random.default_rng(0)
@@ -310,3 +317,89 @@ def test_a_file_that_is_written_again_is_read_again() -> None:
     again = deep(4, 7, 5)
     save(again)
     assert_array_equal(np.stack(decoded())[..., 0], again)
+
+
+@pytest.mark.parametrize(
+    ("options", "height"),
+    [
+        # tags alone: what a printer or a screen has says nothing of the image
+        ({"resolution": (2e4, 1e4), "resolutionunit": "CENTIMETER"}, 1.0),
+        ({"resolution": (25400, 25400 / 9), "resolutionunit": "INCH"}, 9.0),
+        ({"resolution": (1181, 1181), "resolutionunit": "CENTIMETER"}, 8.467400),  # 3000 dpi
+        *(({"resolution": (dpi, dpi), "resolutionunit": "INCH"}, None) for dpi in (72, 300, 2400)),
+        ({"resolution": (118.11, 118.11), "resolutionunit": "CENTIMETER"}, None),
+        ({"resolution": (2e5, 2e5), "resolutionunit": "NONE"}, None),
+        ({}, None),
+        # units of ImageJ
+        *(
+            ({"imagej": True, "resolution": (2, 4), "metadata": {"unit": unit}}, height)
+            for unit, height in (
+                ("micron", 0.25),
+                ("um", 0.25),
+                ("nm", 0.00025),
+                ("mm", 250.0),
+                ("cm", 2500.0),
+                ("pixel", None),
+                ("inch", None),
+            )
+        ),
+        ({"imagej": True, "resolution": (8e3, 4e3), "metadata": {"unit": "inch"}}, 6.35),
+        ({"imagej": True, "resolution": (2e3, 4e3), "resolutionunit": "CENTIMETER"}, None),
+        # ImageJ reads such a density in centimetres, whatever the unit
+        (
+            {
+                "imagej": True,
+                "resolution": (2e4, 4e4),
+                "resolutionunit": "CENTIMETER",
+                "metadata": {"unit": "um"},
+            },
+            0.25,
+        ),
+        (
+            {
+                "imagej": True,
+                "resolution": (2, 4),
+                "resolutionunit": "CENTIMETER",
+                "metadata": {"unit": "micron"},
+            },
+            0.25,
+        ),
+        # units of OME
+        *(
+            (
+                {"ome": True, "metadata": {"PhysicalSizeX": 0.5, "PhysicalSizeY": size} | unit},
+                None if any(name.startswith("PhysicalSizeX") for name in unit) else 0.25,
+            )
+            for size, unit in (
+                (0.25, {}),
+                (250.0, {"PhysicalSizeYUnit": "nm"}),
+                (0.25, {"PhysicalSizeYUnit": "µm"}),
+                (0.25, {"PhysicalSizeXUnit": "parsec"}),
+                (0.25, {"PhysicalSizeX": 1e-15}),
+                (0.25, {"PhysicalSizeX": 1e300}),
+                (0.25, {"PhysicalSizeX": -1.0}),
+            )
+        ),
+    ],
+)
+def test_the_pixel_size_is_of_the_microscope_and_not_of_a_printer(
+    options: dict[str, Any], height: float | None
+) -> None:
+    save(deep(5, 6), **options)
+    [plane] = planes_of(Picture(PATH))
+    assert plane.pixel_size[:1] == ([] if height is None else [pytest.approx(height, rel=1e-5)])
+    assert ("unit" in plane.facts) == (height is not None)
+
+
+def test_units_of_ome_may_be_escaped() -> None:
+    """TIFF holds ASCII, and so some programs escape the letter."""
+    sizes = {f"PhysicalSize{axis}": 0.25 for axis in "XY"}
+    units = {f"PhysicalSize{axis}Unit": "µm" for axis in "XY"}
+    save(deep(5, 6), ome=True, metadata=sizes | units)
+    with tifffile.TiffFile(PATH) as file:
+        assert file.ome_metadata is not None
+        escaped = file.ome_metadata.encode("ascii", "xmlcharrefreplace")
+    assert escaped.count(b'"&#181;m"') == 2
+    save(deep(5, 6), ome=False, description=escaped, metadata=None)
+    [plane] = planes_of(Picture(PATH))
+    assert plane.pixel_size == [0.25, 0.25]
