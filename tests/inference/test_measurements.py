@@ -290,10 +290,8 @@ def test_objects_of_a_pixel_and_of_a_row_are_measured() -> None:
     labels[2, 2], labels[5, 1:8], labels[8, 8] = 1, 2, 3
     image = np.full((9, 9, 2), 2**16 - 1, np.uint16)
     names = measurements.columns(2)[1:]
-    rows = [
-        dict(zip(names, cells, strict=True))
-        for cells in measurements.measurements(labels, image, None)
-    ]
+    _, objects = measurements.measurements(labels, image, None)
+    rows = [dict(zip(names, cells, strict=True)) for cells in objects]
     assert [row["area_pixels"] for row in rows] == ["1", "7", "1"]
     assert [row["solidity"] for row in rows] == ["1", "1", "1"]
     assert rows[1]["integrated_intensity_1"] == str(7 * (2**16 - 1))

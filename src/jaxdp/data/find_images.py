@@ -13,7 +13,17 @@ USUAL = tomllib.loads(pathlib.Path(__file__).with_name("usual_names.toml").read_
 SUFFIXES = ".bmp .gif .jfif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp".split()
 
 # Suffixes of pictures that are not read.
-_UNREAD = ".avif .cr2 .czi .dcm .dng .heic .heif .jp2 .lif .nd2 .nef .nii .npy .svs".split()
+_OF_MICROSCOPES = ".czi .dv .ims .lif .lsm .nd2 .oib .oif .oir .vsi .zvi".split()
+_UNREAD = ".avif .cr2 .dcm .dng .heic .heif .jp2 .nef .nii .npy .svs".split() + _OF_MICROSCOPES
+# How to convert files, by the ends of their names.
+_CONVERSIONS = dict.fromkeys(
+    _OF_MICROSCOPES,
+    "is a microscope's own format; convert it to OME-TIFF, e.g. with bfconvert or Fiji's"
+    " Bio-Formats Exporter",
+) | {
+    "_seg.npy": "is a pickle, which can run programs; save the masks in Cellpose as PNG or TIFF,"
+    " or write np.load(FILE, allow_pickle=True).item()['masks'] as NAME_cp_masks.tif"
+}
 
 
 def is_hidden(name: str) -> bool:
@@ -55,11 +65,26 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def warn_of_unread(folder: pathlib.Path) -> None:
     """Warns of pictures in formats that are not read."""
-    names = (name for _, _, files in os.walk(folder) for name in files)
-    count = collections.Counter(os.path.splitext(name)[1].lower() for name in names)
+    names = (name.lower() for _, _, files in os.walk(folder) for name in files)
+    count = collections.Counter(
+        os.path.splitext(name)[1] for name in names if not name.endswith("_seg.npy")
+    )
     kinds = [f"{suffix} {count[suffix]}" for suffix in _UNREAD if count[suffix]]
     if kinds:
-        warn(f"{folder}: {', '.join(kinds)} are not read; save them as one of {' '.join(SUFFIXES)}")
+        remedy = find_foreign(folder) or f"save them as one of {' '.join(SUFFIXES)}"
+        warn(f"{folder}: {', '.join(kinds)} are not read; {remedy}")
+
+
+def conversion(path: object) -> str:
+    """Returns how to convert a file of a microscope or of Cellpose, or nothing for other files."""
+    name = str(path).lower()
+    return next((way for end, way in _CONVERSIONS.items() if name.endswith(end)), "")
+
+
+def find_foreign(folder: pathlib.Path) -> str:
+    """Returns the first file in a folder that must be converted, and how; or nothing."""
+    found = (f"{path} {way}" for path in sorted(folder.rglob("*")) if (way := conversion(path)))
+    return next(found, "")
 
 
 def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:

@@ -19,6 +19,7 @@ from jaxdp.config.values import MaskValues
 from jaxdp.data import netpbm, tiff
 from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.dataset import NOT_FINITE
+from jaxdp.data.find_images import conversion
 from jaxdp.data.masks import check_zero, to_class_numbers
 from jaxdp.data.orientation import size_of, upright
 from jaxdp.data.resize import Resize
@@ -219,9 +220,11 @@ def read_image(
         # Pillow lacks a few pairs of modes.
         raise BadExample(where, f"cannot be converted ({_cause(error)})") from error
     if dtype is not None and pixels.dtype != dtype:
+        stored = getattr(image, "dtype", pixels.dtype)
+        read = f", read as {pixels.dtype}" * (stored != pixels.dtype)
         raise BadExample(
             where,
-            f"has {pixels.itemsize * 8} bits a channel ({pixels.dtype}), not"
+            f"has {stored.itemsize * 8} bits a channel ({stored.name}{read}), not"
             f" {np.dtype(dtype).itemsize * 8} ({dtype}); convert all images to one depth",
         )
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
@@ -303,7 +306,8 @@ def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _St
             return _Stored(pixels, plane.opacity, len(planes), plane.ends)
         stored = _read_by_pillow(picture.path, frame=plane.pages[0])
     except Exception as error:
-        raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
+        problem = conversion(where) or f"cannot be read as an image ({_cause(error)})"
+        raise BadExample(where, problem) from error
     assert isinstance(stored.image, Image.Image)
     samples = len(stored.image.getbands()), dtype_of_mode(stored.image.mode)
     wanted = plane.channels + (plane.opacity > 0), dtype_of(plane.dtype)

@@ -4,14 +4,18 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxdp.data.find_images import SUFFIXES, USUAL, find_images, is_hidden
+from jaxdp.data.find_images import SUFFIXES, USUAL, find_foreign, find_images, is_hidden
 from jaxdp.data.request import Request
 from jaxdp.data.split_selection import usual_names
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import composed
 from jaxdp.text.parsing import resolved
 
-_OF_MASK = re.compile(r"[-_ ](masks?|labels?|annotations?|segmentations?|gt)(\.ome)?$", re.I)
+_OF_MASK = re.compile(
+    r"([-_ ]cp)?[-_ ](masks?|labels?|annotations?|segmentations?|gt)(\.ome)?$", re.I
+)
+# Pictures that Cellpose saves beside its masks.
+_NO_MASK = re.compile(r"_(outlines|flows|dP|cp_output)_cp_masks$")
 # Suffixes of names that an image and its mask need not share.
 _END = re.compile(rf"{_OF_MASK.pattern}|([-_ ](image|img))?(\.ome)?$", re.I)
 _FIRST_CHANNEL = "_0000"  # the suffix of nnU-Net's image names
@@ -55,7 +59,8 @@ def find_pairs(request: Request, root: Path, folder: Path) -> list[tuple[Path | 
         masks = {stem: images.pop(stem) for stem in masks if _OF_MASK.search(stem)}
     if not images or not masks:
         raise request.error(
-            f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
+            find_foreign(folder)
+            or f"{places[0]} holds {len(images) or 'no'} images and {places[1]}"
             f" {len(masks) or 'no'} masks; a mask has the name of its image, and is a picture:"
             f" {', '.join(SUFFIXES)}"
         )
@@ -91,6 +96,8 @@ def _by_stem(request: Request, folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for file in find_images(folder) if folder.is_dir() else ():
         stem = str(file.relative_to(folder).with_suffix(""))
+        if _NO_MASK.search(stem):
+            continue
         other = files.setdefault(composed(stem), file)
         if other != file and stem != str(other.relative_to(folder).with_suffix("")):
             raise request.error(two_spellings(file, other))

@@ -40,7 +40,7 @@ UNITS = dict.fromkeys(("micron", "um", "µm", r"\u00B5m", "s"), 1.0) | {
     "ms": 1e-3,
 }
 # Facts of ImageJ that also hold for labels of the objects in an image, besides the unit.
-_FACTS = ("yunit", "zunit", "spacing", "finterval", "fps", "tunit")
+_FACTS = "yunit zunit spacing finterval fps tunit".split()
 # Values of the tag ResolutionUnit. Printers and screens have pixels of more than 10 micrometres
 # (up to 2400 dots an inch), so that only a smaller pixel is one of a microscope.
 _OF_TAG = {2: "inch", 3: "cm"}

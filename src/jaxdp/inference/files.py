@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.find_images import SUFFIXES, find_images
+from jaxdp.data.find_images import SUFFIXES, find_foreign, find_images
 from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
 from jaxdp.data.source import BadExample
 from jaxdp.errors import ConfigError, flag
@@ -77,7 +77,8 @@ def find(
             inside = sorted(find_images(path))
             if hidden and resolved(path) in hidden.parents:
                 inside = [inner for inner in inside if hidden not in resolved(inner).parents]
-            problem = f"no images in that folder; known suffixes: {' '.join(SUFFIXES)}"
+            known = f"known suffixes: {' '.join(SUFFIXES)}"
+            problem = f"no images in that folder; {find_foreign(path) or known}"
             files = [(inner, inner.relative_to(path)) for inner in inside]
         elif not path.exists():
             problem = "no such file or folder"

@@ -28,9 +28,14 @@ def columns(channels: int) -> list[str]:
     ).split()
 
 
-def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) -> list[list[Any]]:
-    """Returns table cells for each object, as `columns` names them after the page. Cells in
-    micrometres are empty if a file has no pixel size.
+def measurements(
+    instances: np.ndarray, image: np.ndarray, plane: Plane | None
+) -> tuple[list[Any], list[list[Any]]]:
+    """Returns table cells of an image, as `IMAGE_COLUMNS` names them after the page, and of each
+    object, as `columns` names them.
+
+    The mean area of no object is empty, and so are lengths in micrometres if a file has no pixel
+    size.
 
     Args:
         instances: (H, W), as `instances.label_instances` returns it.
@@ -39,36 +44,25 @@ def measurements(instances: np.ndarray, image: np.ndarray, plane: Plane | None) 
     """
     from skimage import measure, segmentation  # pyright: ignore
 
-    properties = "label area centroid bbox eccentricity intensity_mean".split()
-    shapes = "perimeter axis_major_length axis_minor_length solidity".split()
-    table = measure.regionprops_table(instances, image, properties + shapes)
+    properties = (
+        "label area centroid bbox eccentricity intensity_mean"
+        " perimeter axis_major_length axis_minor_length solidity"
+    )
+    table = measure.regionprops_table(instances, image, properties.split())
     inside = np.isin(table["label"], segmentation.clear_border(instances))
-    numbers, shape = np.split(np.column_stack([*table.values()]), [-len(shapes)], axis=1)
-    place, size = _place(plane)
-    lengths = numbers[:, 1:8] * [math.prod(size), *size * 3]
-    sums = numbers[:, 1:2] * numbers[:, 9:]
-    sizes = np.tile(size, (len(numbers), 1))
-    numbers = np.column_stack([numbers, ~inside, lengths, shape, sums, sizes])
-    return [[*place, len(numbers), *map(_text, row)] for row in numbers]
+    numbers, shape = np.split(np.column_stack([*table.values()]), [-4], axis=1)
+    place, size = (plane.place[:2], plane.pixel_size) if plane is not None else ([None] * 2, [])
+    size, areas, count = size or [math.nan] * 2, numbers[:, 1:2], len(numbers)
+    pixel = math.prod(size)
+    lengths = numbers[:, 1:8] * [pixel, *size * 3]
+    sums, sizes = areas * numbers[:, 9:], np.tile(size, (count, 1))
+    rows = np.column_stack([numbers, ~inside, lengths, shape, sums, sizes])
+    total = areas.sum()
+    mean = total / (count or math.nan)
+    whole = [mean, total, mean * pixel, total * pixel, *size]
+    of_image, *of_objects = [[*place, count, *map(_text, row)] for row in (whole, *rows)]
+    return of_image, of_objects
 
 
-def image_cells(instances: np.ndarray, plane: Plane | None) -> list[Any]:
-    """Returns table cells of an image, as `IMAGE_COLUMNS` names them after the page. The mean area
-    of no object is empty.
-    """
-    place, size = _place(plane)
-    count, area = int(instances.max(initial=0)), np.count_nonzero(instances)
-    areas = [area / count if count else math.nan, area]
-    numbers = [*areas, *(each * math.prod(size) for each in areas), *size]
-    return [*place, count, *map(_text, numbers)]
-
-
-def _place(plane: Plane | None) -> tuple[list[Any], list[float]]:
-    """Returns the indices along T and Z, and the pixel size, which is NaN if it is unknown."""
-    if plane is None:
-        return [None] * 2, [math.nan] * 2
-    return plane.place[:2], plane.pixel_size or [math.nan] * 2
-
-
-def _text(value: Any) -> str:
+def _text(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.12g}"

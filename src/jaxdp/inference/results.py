@@ -9,7 +9,6 @@ import numpy as np
 from jaxdp.config.values import MaskValues
 from jaxdp.data.image_file import planes_of
 from jaxdp.data.sources import Description
-from jaxdp.data.tiff import Plane
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import instances, measurements
 from jaxdp.inference.files import ImageFile
@@ -94,7 +93,7 @@ class Results:
                 check_file("csv", path, "predictions.csv")
                 self._tables[path] = self._image_cells
         # Labels of one file, and facts of its images.
-        self._stack: dict[pathlib.Path, tuple[list[np.ndarray], tuple[Plane, ...]]] = {}
+        self._stack: dict[pathlib.Path, tuple[list[np.ndarray], Any]] = {}
 
     def create_folders(self) -> None:
         """Makes sure that the folders for the results exist and can be written.
@@ -173,13 +172,14 @@ class Results:
         planes = planes_of(picture)
         if self._tables:
             plane, first = planes[page] if planes else None, [valid_text(str(picture.path)), page]
-            self._image_cells.append([*first, *measurements.image_cells(labels, plane)])
-            for cells in measurements.measurements(labels, image, plane):
-                self._cells.append([*first, *cells])
+            of_image, of_objects = measurements.measurements(labels, image, plane)
+            self._image_cells.append([*first, *of_image])
+            self._cells += [[*first, *cells] for cells in of_objects]
         if self._folder is not None:
             path = self._folder / f"{file.whole}-instances.tif"
             if path not in self._stack:
-                self._write_stack()  # of the file before
+                while self._stack:  # of the file before
+                    predictions.write_stack(*self._stack.popitem())
                 # Pages that are left out stay 0.
                 pages = [np.zeros(plane.size, np.uint16) for plane in planes]
                 self._stack[path] = (pages or [labels], planes)
@@ -190,14 +190,10 @@ class Results:
             row |= {"instances": str(path), "overlay": predictions.save(overlay, overlay_path)}
         return row
 
-    def _write_stack(self) -> None:
-        while self._stack:
-            path, stack = self._stack.popitem()
-            predictions.write_stack(path, *stack)
-
     def finish(self, *, table: bool) -> None:
         """Writes the last stack and the CSV files, and prints a table if requested."""
-        self._write_stack()
+        while self._stack:
+            predictions.write_stack(*self._stack.popitem())
         for path, lines in self._tables.items():
             filled = ([*line, *[""] * (len(lines[0]) - len(line))] for line in lines)
             # A link that the user names stays a link.

@@ -68,7 +68,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def write_stack(
-    path: pathlib.Path, pages: Sequence[np.ndarray], planes: Sequence[tiff.Plane]
+    path: pathlib.Path, stack: tuple[Sequence[np.ndarray], Sequence[tiff.Plane]]
 ) -> None:
     """Writes instance labels, uint16 (H, W), as a TIFF file, which ImageJ opens as it opens the
     file of the images: with the axes T, Z and C, and the pixel size.
@@ -76,10 +76,11 @@ def write_stack(
     Pages without axes become slices. Pages of several sizes are written without these facts.
 
     Args:
-        planes: facts of the images, if they are from a TIFF file.
+        stack: the labels, and facts of the images if they are from a TIFF file.
     """
     import tifffile
 
+    pages, planes = stack
     sizes, facts = (planes[0].pixel_size, planes[0].facts) if planes else ([], {})
     places = [tuple(index or 0 for index in plane.place) for plane in planes] or [(0, 0, 0)]
     lengths = [max(indices) + 1 for indices in zip(*places, strict=True)]

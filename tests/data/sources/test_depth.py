@@ -142,3 +142,20 @@ def test_a_picture_of_another_depth_than_most_is_named() -> None:
     # The wider of two that are as many.
     with bad_example(r"00\.png: has 8 bits"):
         read_splits(opened(photos(0, 1, root=ROOT / "two", count=4)), "images")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        (np.int16, r"has 16 bits a channel \(int16, read as float32\), not 8 \(uint8\)"),
+        (np.uint32, r"has 32 bits a channel \(uint32, read as uint16\), not 8 \(uint8\)"),
+        (">u2", r"has 16 bits a channel \(uint16\), not 8 \(uint8\)"),
+        (np.float64, r"has 64 bits a channel \(float64, read as float32\), not 8 \(uint8\)"),
+    ],
+)
+def test_the_depth_said_is_the_stored_one(dtype: Any, said: str) -> None:
+    write({f"a/{number}.tif": SHALLOW[number, ..., 0] for number in range(9)})
+    write({f"b/{number}.tif": SHALLOW[number, ..., 0] for number in range(9)})
+    write({"a/0.tif": SHALLOW[0, ..., 0].astype(dtype)})
+    with bad_example(rf"0\.tif: {said}; convert all images to one depth"):
+        read_splits(opened(), "images")

@@ -4,11 +4,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import ROOT, noise, opened, read, read_splits, refused, sizes, with_masks, write
+from example_files import (
+    ROOT,
+    bad_example,
+    noise,
+    opened,
+    read,
+    read_splits,
+    refused,
+    sizes,
+    with_masks,
+    write,
+)
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from jaxdp import train
+from jaxdp.data.image_file import read_image
 from jaxdp.data.sources import open_dataset
+from jaxdp.inference.files import find
 
 
 def classes(*folders: str, names: str = "ab") -> dict[str, Any]:
@@ -85,6 +99,8 @@ def test_classes_that_are_called_like_splits_are_trained_on_below_train_alone() 
         ("imagesTr/c*_0000.png", "labelsTr/c*.png", "imagesTr/ holds the images, labelsTr/ the"),
         ("images/*.png", "masks/*_mask.png", ""),
         ("images/frame_000*.png", "masks/frame_000*_mask.png", ""),
+        ("images/*.png", "masks/*_cp_masks.png", ""),  # as Cellpose names them
+        ("*.tif", "*_cp_masks.png", "files called NAME_mask or the like are masks"),
         ("images/*.ome.tif", "masks/*.tif", ""),
         ("*.png", "*_masks.tif", "files called NAME_mask or the like are masks"),
         ("*_img.ome.tif", "*_Mask.ome.tif", "files called NAME_mask or the like are masks"),
@@ -140,3 +156,72 @@ def test_what_is_left_out_is_one_line_each(capsys: pytest.CaptureFixture[str]) -
         "warning: set/train holds no picture of c",
         "warning: set/val holds no picture of b",
     ]
+
+
+def cellpose(count: int = 12) -> dict[str, Any]:
+    """Returns images, and what Cellpose saves beside them."""
+    objects = np.kron([[1, 0], [0, 700]], np.ones((8, 8))).astype(np.uint16)
+    files: dict[str, Any] = {"0_seg.npy": "a pickle", "1_cp_outlines.txt": "1,2,3"}
+    for number in range(count):
+        files[f"{number}.tif"] = noise(number, 16, 16)
+        files[f"{number}_cp_masks.png"] = np.roll(objects, number)
+        files[f"{number}_outlines_cp_masks.png"] = noise(number, 16, 16, 3)
+        files[f"{number}_flows_cp_masks.tif"] = noise(number, 16, 16)
+        files[f"{number}_dP_cp_masks.tif"] = noise(number, 16, 16)
+        files[f"{number}_cp_output_cp_masks.png"] = noise(number, 90, 160, 3)
+    return files
+
+
+def test_masks_of_cellpose_are_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    write(cellpose())
+    dataset = opened(instances=True)
+    assert sizes(dataset) == [11, 1]
+    for split in dataset.splits().values():
+        assert all(
+            len(np.unique(split.unchecked(each)["masks"])) == 3 for each in range(len(split))
+        )  # pyright: ignore[reportAttributeAccessIssue]
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["", "masks/"])
+def test_a_pickle_of_cellpose_is_not_read(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parent = "images/" if folder else ""
+    write({f"{parent}{number}.tif": noise(number, 16, 16) for number in range(12)})
+    write({f"{folder}{name}_seg.npy": "a pickle" for name in range(12)})
+    with refused(rf"set/{folder}0_seg\.npy is a pickle, which can run programs; save the masks in"):
+        opened(instances=True)
+    assert train.main(["--model", "unet", "--instances", "--dataset", f"folder:{ROOT}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("suffix", ["czi", "nd2", "LIF", "oib", "vsi"])
+@pytest.mark.parametrize("where", ["images/", "a/", ""])
+def test_formats_of_microscopes_are_named_with_their_conversion(suffix: str, where: str) -> None:
+    write({f"{where}{number}.{suffix}": "ZISRAWFILE" for number in range(12)})
+    if where == "images/":
+        write({f"masks/{number}.png": noise(number, 16, 16, high=3) for number in range(12)})
+    with refused(rf"set/{where}0\.{suffix} is a microscope's own format; convert it to OME-TIFF, "):
+        opened()
+    with refused(
+        rf"^set.*: no images in that folder; set/{where}0\.{suffix} is a microscope's own"
+    ):
+        find([ROOT / where])
+    path = ROOT / f"{where}0.{suffix}"
+    with bad_example(
+        rf"^{path}: is a microscope's own format; convert it to OME-TIFF, e\.g\. with"
+    ):
+        read_image(path, path)
+
+
+def test_a_mask_with_the_channels_of_its_stack_is_one_line() -> None:
+    stack = np.zeros((3, 2, 16, 16), np.uint16)
+    stack[:, 0, :8, :8], stack[:, 0, 8:, 8:] = 1, 2
+    files = {f"{part}/{n:02}.tif": stack for part in ("images", "masks") for n in range(12)}
+    write(files, imagej=True, metadata={"axes": "TCYX"})
+    line = (
+        "has 3 pages, but its mask 6; the mask has a page for each channel: save only the channel"
+    )
+    with bad_example(line):
+        read_splits(opened(instances=True), "masks")
+    write({name: stack[:, 0] for name in files if "masks" in name})
+    assert opened(instances=True).image_shape[-1] == 2

@@ -15,7 +15,7 @@ import numpy as np
 from jaxdp.config import DataConfig
 from jaxdp.data import labels_table, sources
 from jaxdp.data.dataset import DTYPES, Dataset
-from jaxdp.data.find_images import USUAL, find_images, is_hidden, warn_of_unread
+from jaxdp.data.find_images import USUAL, find_foreign, find_images, is_hidden, warn_of_unread
 from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
 from jaxdp.data.image_pairs import (
     find_pairs,
@@ -82,8 +82,8 @@ def folder(request: Request) -> Dataset:
         task = request.choose("segmentation")
         files = {split: find_pairs(request, path, each) for split, each in folders.items()}
     else:
-        task = request.choose("classification")
         files, class_names = _labelled(request, folders)
+        task = request.choose("classification")
     images = [
         image
         for each in files.values()
@@ -174,11 +174,13 @@ def _rows(
         return [(page, "is a mask without an image of the same name") for page in masks]
     if target is None:
         return [(page, "is an image without a mask of the same name") for page in images]
-    if headers[image] is None or masks_headers.get(target, headers[image]) is None:
+    if (header := headers[image]) is None or masks_headers.get(target, header) is None:
         return [(images[0], masks[0])]  # reading them reports the problem
     if len(images) != len(masks):
         counts = f"has {len(images)} pages, but its mask {len(masks)}"
         remedy = f"give each its own, or say by {flag('tiff')} what its planes are"
+        if len(masks) == len(images) * header.channels:
+            remedy = "the mask has a page for each channel: save only the channel with the objects"
         return [(Picture(image), f"{counts}; {remedy}")]
     return list(zip(images, masks, strict=True))
 
@@ -305,7 +307,8 @@ def _labelled(
         present = {key: folder.name for key, (folder, images) in classes.items() if images}
         names = names or present if request.known is None else present | names
     if not names:
-        raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
+        form = f"{first} {_FORM}; it holds {_listed(first)}"
+        raise request.error(find_foreign(first) or form)
     order = sorted(names, key=lambda key: names[key])
     for mask in usual_names(USUAL["folders"]["masks"], [*names.values()]):
         said = f"{mask}/ is read as a class; of images and masks, call the folders so"
