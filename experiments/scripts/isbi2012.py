@@ -1,135 +1,327 @@
 """Trains U-Net on the electron microscopy stack of ISBI 2012, and scores held-out slices as in the
 challenge.
 
-Trains on slices 0 to 23 and scores the whole of slices 24 to 29 with the last state. Pixel error is
-the share of pixels on the wrong side of a threshold of the probability; adapted Rand error (1 minus
-the F-score of pairs of pixels, scikit-image) compares the cells that the membranes separate. The
-threshold of each is the best one on the training slices. Needs `pip install scikit-image`.
+Each of three runs trains on 24 slices and scores the other six with its last state: slices 24 to
+29, 12 to 17 and 0 to 5. Neighbouring slices look similar, so the held-out slices are consecutive.
+membranes.py computes the scores. Nothing is chosen by them but, as in the challenge, the threshold.
+
+The recipe starts plain, with random tiles, flips and quarter turns. Its parts are added one after
+the other: `border_weights` of the U-Net paper, `elastic` deformation, and `mean_of_8`, the mean
+prediction over all flips and quarter turns of a slice. Flags of this script only:
+
+    --parts [PART ...]      only these parts (default: all); with none, only the plain recipe
+    --held-out FIRST ...    only the runs with these first held-out slices (default: 24 12 0)
+    --add                   keep what results.json holds, and measure only what it lacks
 """
 
+import argparse
+import dataclasses
+import json
+import sys
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import lab
+import membranes
 import numpy as np
+import optax
+import tables
 from scipy import ndimage
-from skimage.metrics import adapted_rand_error
 
 import jaxdp
 
-FLAGS = (
-    "--model unet --model-kwargs base_channels=16 --dataset tfds:isbi2012 --augment crop:128 flip"
-    " flip_vertical rotate90 elastic:10"
-)
-FLAGS += " --optimizer nesterov --global-batch-size 8 --steps 3000 --eval-every 600"
-FLAGS += " --checkpoint-every 600"
-TINY = (
-    "--steps 4 --eval-every 4 --checkpoint-every 4 --model-kwargs base_channels=4 levels=2".split()
-)
-CELL = 1  # the class; 0 is membrane
-THRESHOLDS = np.arange(0.05, 1, 0.05)
-# Ronneberger et al. 2015, table 1, on the challenge's own 30 test slices. Their labels were never
-# published.
+SETTINGS: dict[str, Any] = {
+    "model_kwargs": {"base_channels": 16},
+    "optimizer": "nesterov",
+    "global_batch_size": 8,
+    "steps": 3000,
+    "eval_every": 600,
+    "checkpoint_every": 600,
+    "devices": 1,
+}
+TINY: dict[str, Any] = {
+    "model_kwargs": {"base_channels": 4, "levels": 2},
+    "steps": 4,
+    "eval_every": 4,
+    "checkpoint_every": 4,
+}
+AUGMENT = ("crop:128", "flip", "flip_vertical", "rotate90")
+PARTS = {
+    "border_weights": "border weights",
+    "elastic": "elastic deformation",
+    "mean_of_8": "mean over 8 flips and rotations",
+}
+HELD_OUT, COUNT = (24, 12, 0), 6  # first slices, and how many
+CLASSES = ("membrane", "cell")
+CELL = CLASSES.index("cell")
+# CRC-32 of the pixels of slices 0 to 29, which TensorFlow Datasets keeps in another order.
+CHECKSUMS = (
+    "74052b43 794fb2b7 8d697f00 39231f0e 19819911 ecfdd2a7 dd088b65 c9cac848 f11baf2a 913a883a"
+    " 9ebd5f02 e7ff33b0 36d6ce05 b008b310 f39817b4 8e34cfb3 5b280104 ddb8f651 952e4036 1972987e"
+    " 617042ce ce6cfe9c ff3219a2 dd1423ca 82cc5d06 60d5eb92 b40692b0 8c6f3c7f bd8b4fec c4ee782e"
+).split()
+# Equation 2 of the U-Net paper, and its values of w0 and sigma, in pixels.
+W0, SIGMA = 10.0, 5.0
+REACH = 30  # pixels, beyond which the weight of a cell is below 2e-7
+STEP = 0.5  # between the weights that masks can hold
+CODES = len(CLASSES) * (round(W0 / STEP) + 1)  # the values of such masks
+NAMES = {
+    "v_rand": "V_rand",
+    "v_info": "V_info",
+    "rand_error": "Rand error, not thinned",
+    "pixel_error": "pixel error",
+}
+# On the challenge's own 30 test slices, whose labels were never published: the table of Ronneberger
+# et al. 2015, and the challenge's table.
+CHALLENGE = {
+    "U-Net, mean over 7 rotations (Ronneberger et al. 2015)": {
+        "v_rand": "0.973",
+        "v_info": "0.987",
+        "rand_error": "0.0382",
+        "pixel_error": "0.0611",
+    },
+    "a second human": {
+        "v_rand": "0.998",
+        "v_info": "0.999",
+        "rand_error": "0.0021",
+        "pixel_error": "0.0010",
+    },
+}
+# Pixel error and Rand error, for results.py.
 PUBLISHED = {
     "U-Net, mean over 7 rotations (Ronneberger et al. 2015)": (0.0611, 0.0382),
     "a second human": (0.0010, 0.0021),
 }
 
 
-def cells_of(inside: np.ndarray) -> np.ndarray:
-    """Returns a number for each region of pixels that touch along an edge, 0 for the membranes
-    between them.
-    """
-    return ndimage.label(inside)[0]  # pyright: ignore
+@dataclasses.dataclass(frozen=True)
+class WeightedSegmentation(jaxdp.tasks.Segmentation):
+    """Weighs each pixel in the cross-entropy of the training loss.
 
-
-def errors(probabilities: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Returns pixel error and adapted Rand error, which leaves out the membranes of the truth, at
-    each threshold.
+    The weights are part of the masks, as `with_weights` makes them, so that augmentation moves them
+    with the classes. Masks may only have as many values as the network has outputs, of which the
+    task uses the first two.
     """
-    truth, rows = cells_of(inside), []
-    for threshold in THRESHOLDS:
-        found = probabilities > threshold
-        rows.append(
-            [
-                np.mean(found != inside),
-                adapted_rand_error(truth, cells_of(found), ignore_labels=(0,))[0],
-            ]
+
+    name = "weighted-segmentation"
+
+    def losses(self, outputs: Any, batch: Any) -> Any:
+        masks = batch["masks"].astype(jnp.int32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            outputs[..., : len(CLASSES)], masks % len(CLASSES)
         )
-    return np.array(rows)
+        weights = 1 + STEP * (masks // len(CLASSES))
+        return jnp.sum(weights * losses, (1, 2)) / jnp.sum(weights, (1, 2))
+
+    def sums(self, outputs: Any, batch: Any, *, training: bool) -> Any:
+        masks = batch["masks"] % len(CLASSES)
+        outputs = outputs[..., : len(CLASSES)]
+        return super().sums(outputs, {**batch, "masks": masks}, training=training)
+
+    def probabilities(self, outputs: Any) -> Any:
+        return super().probabilities(outputs[..., : len(CLASSES)])
+
+
+def with_weights(mask: np.ndarray) -> np.ndarray:
+    """Returns class + 2 * level for each pixel; its weight is 1 + STEP * level."""
+    levels = np.rint(border_weights(mask == CELL) / STEP)
+    return (mask + len(CLASSES) * levels).astype(np.uint8)
+
+
+def border_weights(inside: np.ndarray) -> np.ndarray:
+    """Returns the second term of a pixel's weight, w0 exp(-(d1 + d2)^2 / (2 sigma^2)), where d1 and
+    d2 are its distances to the borders of the nearest and of the second nearest cell.
+
+    The border of a cell consists of its pixels that touch another pixel along an edge. The first
+    term, which balances the classes in the paper, is 1 here.
+    """
+    cells = membranes.label(inside)
+    nearest, second = np.full((2, *cells.shape), np.inf)
+    boxes: Any = ndimage.find_objects(cells)
+    for number, box in enumerate(boxes, 1):
+        near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
+        cell = cells[near] == number
+        border = cell & ~np.asarray(ndimage.binary_erosion(cell, border_value=1), bool)
+        distance = np.asarray(ndimage.distance_transform_edt(~border))
+        second[near] = np.minimum(second[near], np.maximum(nearest[near], distance))
+        nearest[near] = np.minimum(nearest[near], distance)
+    return W0 * np.exp(-((nearest + second) ** 2) / (2 * SIGMA**2))
+
+
+def load(data_dir: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images (30, 512, 512, 1) and masks (30, 512, 512) in the order of the stack."""
+    settings: Any = {"data_dir": data_dir} if data_dir else {}
+    data = jaxdp.data.load("tfds:isbi2012", **settings)
+    examples: dict[str, Any] = {}
+    for source in data.splits().values():
+        for index in range(len(source)):
+            example = source[index]
+            examples[f"{zlib.crc32(example['images'].tobytes()):08x}"] = example
+    if set(examples) != set(CHECKSUMS):
+        sys.exit(f"{data.name}: not the 30 slices of the training stack of ISBI 2012")
+    ordered = [examples[each] for each in CHECKSUMS]
+    return np.stack([each["images"] for each in ordered]), np.stack(
+        [each["masks"] for each in ordered]
+    )
+
+
+def train(
+    experiment: lab.Experiment,
+    parts: Sequence[str],
+    images: np.ndarray,
+    masks: np.ndarray,
+    first: int,
+) -> tuple[lab.Run, Any]:
+    """Trains with some of the parts on all slices but those from `first` on."""
+    test = np.arange(first, first + COUNT)
+    kept = np.setdiff1d(np.arange(len(images)), test)
+    targets, task, classes = masks[kept], "segmentation", len(CLASSES)
+    if "border_weights" in parts:
+        targets, classes = np.stack(list(map(with_weights, targets))), CODES
+        task = WeightedSegmentation(classes)
+    name = "-".join(["plain", *parts, f"{first:02d}"])
+    data = jaxdp.data.Dataset(
+        task="segmentation",
+        num_classes=classes,
+        image_shape=images.shape[1:],
+        mean=(float(images[kept].mean()),),
+        std=(float(images[kept].std()),),
+        train=jaxdp.data.ArraySource(images[kept], targets, "masks"),
+        test=jaxdp.data.ArraySource(images[test], masks[test], "masks"),
+        name="isbi2012",
+    )
+    settings = SETTINGS | (TINY if experiment.tiny else {})
+    augment = [*AUGMENT, *["elastic:10"] * ("elastic" in parts)]
+    print(f"\n{name}", flush=True)
+    folder = str(experiment.runs / name)
+    result = jaxdp.Trainer("unet", data, task, augment=augment, run_dir=folder, **settings).fit()
+    return lab.Run(dict(result.summary), result.history), result
+
+
+def predict(result: Any, images: np.ndarray, *, mean_of_8: bool) -> np.ndarray:
+    """Returns the probability of cells (N, height, width)."""
+    ways = [(turns, step) for turns in range(4) for step in (1, -1)] if mean_of_8 else [(0, 1)]
+    total = np.zeros(images.shape[:3])
+    for turns, step in ways:
+        moved = np.rot90(images, turns, (1, 2))[:, ::step]
+        cells = result.predict(np.ascontiguousarray(moved), probabilities=True)[..., CELL]
+        total += np.rot90(cells[:, ::step], -turns, (1, 2))
+    return total / len(ways)
 
 
 def measure(experiment: lab.Experiment) -> Any:
-    run = experiment.train(
-        "run", [*FLAGS.split(), *experiment.data, *(TINY if experiment.tiny else [])]
-    )
-    lab.keep(experiment.runs / "run", experiment.output)
-    result = jaxdp.load(experiment.runs / "run")
-    data: Any = jaxdp.data.load(
-        "tfds:isbi2012", **({"data_dir": experiment.data[1]} if experiment.data else {})
-    )
-    curves = {}
-    for split, source in (("train", data.train), ("test", data.test)):
-        each = []
-        for number in range(len(source)):
-            example = source[number]
-            probabilities = result.predict(example["images"][None], probabilities=True)[
-                0, ..., CELL
-            ]
-            each.append(errors(probabilities, example["masks"] == CELL))
-        curves[split] = np.mean(each, axis=0).tolist()
-    return run.outcome() | {"steps": run.summary["steps"], "curves": curves}
+    file = experiment.output / "results.json"
+    kept = json.loads(file.read_text())["results"] if FLAGS.add and file.exists() else {}
+    runs: list[Any] = kept.get("runs", [])
+    done = {(*run["parts"], run["first"]) for run in runs}
+    images, masks = load(experiment.data[1] if experiment.data else None)
+    chosen = [part for part in PARTS if part in FLAGS.parts]
+    results = kept | {"runs": runs}
+    for first in FLAGS.held_out:
+        trained: Any = None
+        for count in range(len(chosen) + 1):
+            parts = chosen[:count]
+            in_training = [part for part in parts if part != "mean_of_8"]
+            if (*parts, first) in done:
+                continue
+            if trained is None or trained[0] != in_training:
+                trained = in_training, *train(experiment, in_training, images, masks, first)
+            _, run, result = trained
+            if first == HELD_OUT[0]:
+                lab.keep(result.run_dir, experiment.output)
+            test = slice(first, first + COUNT)
+            cells = predict(result, images[test], mean_of_8="mean_of_8" in parts)
+            curves = membranes.curves(cells, masks[test] == CELL)
+            outcome = {"seconds": run.outcome()["seconds"], "test": run.outcome()["test"]}
+            runs.append({"parts": parts, "first": first, "curves": curves, **outcome})
+            results |= {"where": lab.where(run), "steps": run.summary["steps"]}
+            # A run takes long, so what is measured is kept at once, for `--add`.
+            machine = tables.machine("jax", "flax")
+            file.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    return results
 
 
-def held_out(curves: dict[str, list[list[float]]]) -> list[tuple[float, float]]:
-    """Returns pixel and Rand error on the held-out slices, each with the threshold that is best on
-    the training slices.
-    """
-    best = np.argmin(curves["train"], axis=0)
-    return [
-        (curves["test"][row][column], float(THRESHOLDS[row])) for column, row in enumerate(best)
+def mean(runs: Sequence[Any]) -> dict[str, float]:
+    """Returns the means of the scores of some runs."""
+    scores = [membranes.best(run["curves"]) for run in runs]
+    return {name: float(np.mean([each[name] for each in scores])) for name in NAMES}
+
+
+def line(*cells: str, scores: dict[str, float] | dict[str, str]) -> str:
+    values = [
+        value if isinstance(value, str) else f"{value:.4f}"
+        for value in (scores[name] for name in NAMES)
     ]
+    return f"| {' | '.join([*cells, *values])} |"
 
 
 def show(results: Any) -> tuple[list[str], Any]:
-    figure, axes = lab.create_figure(
-        2, title="ISBI 2012, slices 24 to 29", subtitle=results["where"]
-    )
-    errors_at = held_out(results["curves"])
-    for column, (axis, name) in enumerate(
-        zip(axes, ("pixel error", "adapted Rand error"), strict=True)
-    ):
-        train, test = (
-            [row[column] for row in results["curves"][split]] for split in ("train", "test")
-        )
-        axis.plot(THRESHOLDS, train, color=lab.COLORS[4], linestyle="--", label="training slices")
-        axis.plot(THRESHOLDS, test, color=lab.COLORS[0], label="held-out slices")
-        axis.plot(*reversed(errors_at[column]), "o", color=lab.COLORS[0])
-        axis.set(xlabel="threshold of the probability", ylabel=name, ylim=(0, None))
-    axes[0].legend(frameon=False)
-    test = results["test"]
-    names = ("", "steps", "time", "membrane IoU", "cell IoU", "pixel error", "adapted Rand error")
-    here = ("here, slices 24 to 29", f"{results['steps']:,}", f"{results['seconds']:.0f} s")
-    chosen = [f"{error:.4f} (at {threshold:.2f})" for error, threshold in errors_at]
-    lines: list[tuple[str, ...]] = [
-        (*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen)
+    recipes: dict[tuple[str, ...], list[Any]] = {}
+    for run in results["runs"]:
+        recipes.setdefault(tuple(run["parts"]), []).append(run)
+    ordered = sorted(recipes, key=len)
+    full = sorted(recipes[ordered[-1]], key=lambda run: -run["first"])
+    table = [
+        f"| slices | {' | '.join(NAMES.values())} |",
+        "|---" * (1 + len(NAMES)) + "|",
     ]
-    for who, published in PUBLISHED.items():
-        lines.append(
-            (
-                f"{who}, the challenge's 30 test slices",
-                "",
-                "",
-                "",
-                "",
-                *(f"{error:.4f}" for error in published),
-            )
+    for run in full:
+        last = run["first"] + COUNT - 1
+        scores = membranes.best(run["curves"])
+        table.append(line(f"here, slices {run['first']} to {last}", scores=scores))
+    table.append(line("here, mean over the runs", scores=mean(full)))
+    for who, scores in CHALLENGE.items():
+        table.append(line(f"{who}, the challenge's 30 test slices", scores=scores))
+    table += [
+        "",
+        f"| recipe | runs | training, s | {' | '.join(NAMES.values())} |",
+        "|---" * (3 + len(NAMES)) + "|",
+    ]
+    for parts in ordered:
+        runs = recipes[parts]
+        seconds = np.mean([run["seconds"] for run in runs])
+        name = " + ".join(["plain", *(PARTS[part] for part in parts)])
+        table.append(line(name, f"{len(runs)}", f"{seconds:,.0f}", scores=mean(runs)))
+    table += ["", f"{results['steps']:,} steps a run; means over the runs."]
+    return table, draw(full, results["where"])
+
+
+def draw(runs: Sequence[Any], where: str) -> Any:
+    """Draws V_rand and V_info of the held-out slices of each run at each threshold."""
+    figure, panels = lab.create_figure(2, title="ISBI 2012, held-out slices", subtitle=where)
+    for axes, name in zip(panels, ("v_rand", "v_info"), strict=True):
+        for run, color in zip(runs, lab.COLORS, strict=False):
+            text = f"slices {run['first']} to {run['first'] + COUNT - 1}"
+            axes.plot(membranes.THRESHOLDS, run["curves"][name], color=color, label=text)
+        published = float(next(iter(CHALLENGE.values()))[name])
+        axes.axhline(
+            published, color=lab.COLORS[4], linestyle="--", label="the paper, other slices"
         )
+        axes.set(xlabel="threshold of the probability", ylabel=NAMES[name], ylim=(None, 1))
+    panels[0].legend(frameon=False)
+    return figure
+
+
+def held_out(curves: dict[str, list[list[float]]]) -> list[tuple[float, float]]:
+    """Returns pixel and Rand error of former results, each with its threshold, for results.py."""
+    thresholds, best = np.arange(0.05, 1, 0.05), np.argmin(curves["train"], axis=0)
     return [
-        f"| {' | '.join(names)} |",
-        "|---" * len(names) + "|",
-        *(f"| {' | '.join(line)} |" for line in lines),
-    ], figure
+        (curves["test"][row][column], float(thresholds[row])) for column, row in enumerate(best)
+    ]
+
+
+def own_flags() -> argparse.Namespace:
+    """Returns the flags of this script, and takes them from the command line."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--held-out", nargs="+", type=int, choices=HELD_OUT, default=HELD_OUT)
+    parser.add_argument("--add", action="store_true")
+    flags, sys.argv[1:] = parser.parse_known_args()
+    return flags
 
 
 if __name__ == "__main__":
+    FLAGS = own_flags()
     lab.run("isbi2012", __doc__, measure, show)
