@@ -212,8 +212,9 @@ class Result:
         state, sums = evaluator.examples.strategy.restore(self.state), list[Any]()
         for each in evaluator.chosen(split):
             sums.append(evaluator.evaluate(state, split=each))
-            if self.description.instances:
-                sums += instances.count(self._predictor, evaluator.examples.source(each))
+            if self._task.finds_instances:
+                counts = instances.count(self._predictor, evaluator.examples.source(each))
+                sums += itertools.chain.from_iterable(counts)
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
     def _evaluator_for(self, data: Any, targets: Any) -> Evaluator:
@@ -247,10 +248,9 @@ class Result:
         if not task.has_pictures or count < 1:
             problem = "count must be at least 1" if count < 1 else f"{task.name} has no pictures"
             raise ConfigError("", "", problem)
-        separate = instances.label_instances if self.description.instances else None
         for each in evaluator.chosen(split):
             source = evaluator.examples.source(each)
-            compared = outcome.compare(task, source, range(len(source)), self._predictor, separate)
+            compared = outcome.compare(task, source, range(len(source)), self._predictor)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
         rows = outcome.in_rows([row for _, row in found])
         title = f"{self.config.model} on {evaluator.dataset.name}: the worst answers"

@@ -137,9 +137,9 @@ def test_the_default_optimizer_of_a_small_set_is_adamw(
 
 
 @pytest.mark.parametrize(
-    ("instances", "expected"), [(False, ("adamw", 0.001)), (True, ("nesterov", 0.1))]
+    ("instances", "expected"), [(False, ("adamw", 0.001)), (True, ("adamw", 0.01))]
 )
-def test_masks_have_a_rate_of_their_own_and_instances_keep_sgd(
+def test_masks_and_instances_have_rates_of_their_own(
     instances: bool, expected: tuple[str, float | None]
 ) -> None:
     images, masks = np.zeros((24, 16, 16, 1), np.uint8), np.zeros((24, 16, 16), np.uint8)
@@ -178,9 +178,10 @@ def test_a_recipe_of_the_dataset_holds() -> None:
         {"dataset": "cells", "model": "unet"},
         {"dataset": "cells", "model": "unet", "instances": True},
     ]
-    for settings in embedded:
+    optimizers = ["nesterov", "nesterov", "adamw"]
+    for settings, optimizer in zip(embedded, optimizers, strict=True):
         config = create_setup(TrainConfig.of(**{"model": "cnn", "devices": 1} | settings)).config
-        assert config.optimizer == "nesterov"
+        assert config.optimizer == optimizer
 
 
 def test_a_run_keeps_the_optimizer_that_was_its_default(no_pictures: None) -> None:

@@ -15,7 +15,12 @@ from jaxdp.data import augment
 from jaxdp.data.augment import Example, Mixing, Preprocess, create, create_augmentations
 from jaxdp.errors import ConfigError
 
-NUMBERED = {"crop": "crop:7", "cutout": "cutout:4", "random_resized_crop": "random_resized_crop:12"}
+NUMBERED = {
+    "crop": "crop:7",
+    "crop_foreground": "crop_foreground:7",
+    "cutout": "cutout:4",
+    "random_resized_crop": "random_resized_crop:12",
+}
 WORDS = {name: NUMBERED.get(name, name) for name in augment.names()}
 MIXING = {name for name, word in WORDS.items() if isinstance(create(word), Mixing)}
 OF_CLASSES = {*MIXING, "random_resized_crop"}  # not for dense targets
@@ -61,9 +66,13 @@ def test_every_augmentation_changes_images_and_keeps_their_kind(
         return
     preprocess = preprocess_of(WORDS[name], dense=bool(fields))
     batch = create_batch(6, *fields, partners=name in MIXING)
+    if name == "crop_foreground" and not fields:
+        with pytest.raises(ConfigError, match="needs masks; use crop"):
+            preprocess(batch, keys_of)
+        return
     out = jax.jit(lambda batch: preprocess(batch, keys_of))(batch)
     height, width, channels = augment.output_shape(preprocess.augmentations, (SIDE, SIDE, 3))
-    assert (height, width) == ((7, 7) if name == "crop" else (SIDE, SIDE))
+    assert (height, width) == ((7, 7) if name.startswith("crop") else (SIDE, SIDE))
     images = np.asarray(out["images"])
     assert (images.shape, images.dtype) == ((6, height, width, channels), np.float32)
     assert np.isfinite(images).all()
@@ -91,14 +100,16 @@ def test_masks_and_targets_move_with_their_image(name: str) -> None:
     rows, columns = np.mgrid[:32, :32]
     mask = ((rows - 9) ** 2 + (columns - 18) ** 2 < 60).astype(np.int32)
     picture = jnp.asarray(mask[..., None], jnp.float32)
-    augmentation = create({"crop": "crop:24", "elastic": "elastic:3"}.get(name, name))
-    weights = jnp.asarray(2.5 * mask + 1, jnp.float32)
-    example = {"images": picture, "masks": mask, "targets": picture, "border_weights": weights}
+    augmentation = create(
+        {"crop": "crop:24", "crop_foreground": "crop_foreground:24", "elastic": "elastic:3"}.get(
+            name, name
+        )
+    )
+    example = {"images": picture, "masks": mask, "targets": picture}
     moved = jax.jit(jax.vmap(augmentation, (None, 0)))(
         example, jax.random.split(jax.random.key(0), 16)
     )
     np.testing.assert_array_equal(moved["images"], moved["targets"])
-    np.testing.assert_array_equal(moved["border_weights"], 2.5 * moved["masks"] + 1)
     disagree = (moved["images"][..., 0] > 0.5) != moved["masks"]
     # Interpolated edges are a pixel wide: the threshold and the nearest pixel may differ on them,
     # and nowhere else.
@@ -274,3 +285,25 @@ def test_what_does_not_fit_the_images_is_told_before_and_while_tracing(row: str)
         preprocess(
             {"images": jnp.zeros((2, 12, 16, 3), jnp.uint8), "indices": jnp.arange(2)}, keys_of
         )
+
+
+def test_most_tiles_of_crop_foreground_show_the_only_object() -> None:
+    mask = np.zeros((200, 300), np.int32)
+    mask[150:156, 20:30], mask[:, 290:] = 7, 255  # padding is no foreground
+    example = {"images": jnp.zeros((200, 300, 1)), "masks": jnp.asarray(mask)}
+    keys = jax.random.split(jax.random.key(0), 400)
+    shares = []
+    for word in ("crop_foreground:32", "crop:32"):
+        tiles = np.asarray(jax.jit(jax.vmap(create(word), (None, 0)))(example, keys)["masks"])
+        assert tiles.shape == (400, 32, 32)
+        shares.append((tiles == 7).any((1, 2)).mean())
+        places = [tuple(np.argwhere(tile == 7)[0]) for tile in tiles if (tile == 7).any()]
+    assert 0.7 < shares[0] < 0.85
+    assert shares[1] < 0.1
+    assert len(set(places)) > 1
+    empty = example | {"masks": jnp.zeros((200, 300), jnp.int32)}
+    assert create("crop_foreground:32")(empty, keys[0])["masks"].shape == (32, 32)
+    # A tile reaches every side of the image, whatever the place of the pixel.
+    corner = example | {"masks": jnp.zeros((200, 300), jnp.int32).at[0, 299].set(1)}
+    tiles = jax.vmap(create("crop_foreground:32"), (None, 0))(corner, keys)["masks"]
+    assert 0.6 < float((tiles[:, 0, -1] == 1).mean()) < 0.9

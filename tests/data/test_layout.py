@@ -207,7 +207,7 @@ def test_remedies_of_items_are_arguments() -> None:
         ({"mask_values": "0,50,100"}, 3, 2),
         ({"mask_values": "binary"}, 2, 1),
         ({"num_classes": 101}, 101, 100),
-        ({"instances": True}, 3, 2),
+        ({"instances": True}, 3, 100),
     ):
         with refused("|".join(settings)):
             made(masks)

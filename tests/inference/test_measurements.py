@@ -3,6 +3,7 @@
 import pathlib
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
@@ -11,10 +12,12 @@ from skimage import measure
 
 from jaxdp import data
 from jaxdp.data import image_file
-from jaxdp.data import instances as targets_of
-from jaxdp.inference import files, instances, measurements
+from jaxdp.inference import files, measurements
 from jaxdp.inference.results import Results
-from jaxdp.tasks import Segmentation
+from jaxdp.tasks import InstanceSegmentation
+from jaxdp.tasks.instance_segmentation import directions
+
+TASK = InstanceSegmentation(3)
 
 
 def cells(number: int, height: int = 24, width: int = 24, count: int = 5) -> np.ndarray:
@@ -44,8 +47,8 @@ def arrays(count: int = 16, **settings: Any) -> data.Dataset:
 
 
 def certain(objects: np.ndarray) -> np.ndarray:
-    classes, _ = targets_of.targets(objects)
-    return (0.9 * np.eye(3)[classes] + 0.1 / 3).astype(np.float32)
+    direction = np.asarray(directions(jnp.asarray(objects, jnp.int32)))
+    return np.concatenate([(objects > 0)[..., None], direction], -1).astype(np.float32)
 
 
 SAVED: dict[str, Any] = {
@@ -78,7 +81,7 @@ def predicted(
     """Writes results of the pages of `a.tif` with these objects; returns the tables of objects and
     of images.
     """
-    results = Results(arrays().describe(), Segmentation(3), csv="a.csv", output_dir="out", top_k=1)
+    results = Results(arrays().describe(), TASK, csv="a.csv", output_dir="out", top_k=1)
     results.create_folders()
     for file in files.find(["a.tif"]):
         page = file.picture.page or 0
@@ -182,7 +185,7 @@ def test_objects_are_measured_as_scikit_image_measures_the_labels_written(progra
 def test_a_table_without_objects_and_one_of_a_picture_can_be_read() -> None:
     objects = cells(1)[None]
     Image.fromarray(image_of(objects[0])).save("a.png")
-    results = Results(arrays().describe(), Segmentation(3), csv="a.csv", output_dir=None, top_k=1)
+    results = Results(arrays().describe(), TASK, csv="a.csv", output_dir=None, top_k=1)
     for path, each in (("a.png", objects[0]), ("a.png", 0 * objects[0])):
         [file] = files.find([path])
         results.add(file, image_of(objects[0])[..., None], certain(each))
@@ -227,7 +230,7 @@ def test_labels_are_the_same_hyperstack_in_imagej(
     predicted(stack, objects)
     assert calibration("out/a-instances.tif") == calibration("a.tif")
     written = tifffile.imread("out/a-instances.tif").reshape(-1, 24, 24)
-    expected = [instances.label_instances(certain(each)) for each in objects]
+    expected = [TASK.label(certain(each)) for each in objects]
     np.testing.assert_array_equal(written, expected)
     again = image_file.planes_of(image_file.Picture(pathlib.Path("out/a-instances.tif")))
     first = image_file.planes_of(image_file.Picture(pathlib.Path("a.tif")))
@@ -331,7 +334,7 @@ def test_the_axes_of_other_stacks(
     for row in images.to_dict("records"):
         place = [int(row[axis]) for axis in "tz" if not np.isnan(row[axis])]
         found = written[tuple(place)] if place else written[row["page"]]
-        expected_labels = instances.label_instances(certain(objects[row["page"]]))
+        expected_labels = TASK.label(certain(objects[row["page"]]))
         np.testing.assert_array_equal(found, expected_labels)
 
 
@@ -339,7 +342,7 @@ def test_labels_of_pages_that_differ_in_size_are_plain_pages() -> None:
     with tifffile.TiffWriter("a.tif") as writer:
         for number, side in enumerate((24, 32)):
             writer.write(image_of(cells(number, side, side)), metadata=None)
-    results = Results(arrays().describe(), Segmentation(3), csv=None, output_dir="out", top_k=1)
+    results = Results(arrays().describe(), TASK, csv=None, output_dir="out", top_k=1)
     for number, file in enumerate(files.find(["a.tif"])):
         objects = cells(number, *[(24, 32)[number]] * 2)
         results.add(file, image_of(objects)[..., None], certain(objects))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdp.config import ClassWeights, TrainConfig
+from jaxdp.config import TrainConfig
 from jaxdp.data.dataset import IGNORE_LABEL, VECTOR_FIELDS, Dataset
 from jaxdp.data.split import Split
 from jaxdp.errors import ConfigError, flag
@@ -18,25 +18,17 @@ _READ_AT_ONCE = 64  # masks
 def of_classes(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns a weight for each class, as `--class-weights` asks; nothing if it is not given.
 
-    For instance segmentation each class weighs 1 unless weights are given. Balanced weights raise
-    the probabilities of classes that are rarer than background, and objects come out too large.
-
     Raises:
         ConfigError: for data without classes, weights that are not one per class, a class that does
             not occur in the training set.
     """
     asked, classes = config.class_weights, dataset.num_classes
-    if dataset.instances:
-        asked = asked or ClassWeights((1.0,) * classes)
-        loss = config.loss or config.task_kwargs.get("loss")
-        if loss == "dice":
-            needed = f"border weights, which {flag('instances')} trains with"
-            remedy = f"has no {needed}; use cross_entropy or cross_entropy+dice"
-            raise ConfigError("loss", loss, remedy)
     if asked is None:
         return ()
     remedy = ""
-    if dataset.kind == "regression" or dataset.task in VECTOR_FIELDS:
+    if dataset.instances:
+        remedy = f"is for classes, and with {flag('instances')} there are none; leave it out"
+    elif dataset.kind == "regression" or dataset.task in VECTOR_FIELDS:
         remedy = f"is for classification and segmentation, not for {dataset.task}; leave it out"
     elif asked.values is not None and len(asked.values) != classes:
         names = ", ".join(dataset.class_names) if len(dataset.class_names) <= _MOST_NAMES else ""
@@ -47,9 +39,6 @@ def of_classes(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
         return asked.values
     ignored = int(config.task_kwargs.get("ignore_label", IGNORE_LABEL))
     counts = count(dataset, ignored)
-    # If no two objects touch, border does not occur, and its weight does not matter.
-    if dataset.instances:
-        counts = np.maximum(counts, 1)
     names = dataset.describe().class_names
     if ignored < classes:  # a class that does not count needs no weight
         weights = balanced_weights(np.delete(counts, ignored), np.delete(names, ignored).tolist())

@@ -42,10 +42,14 @@ DEFAULT_EPOCHS = 20
 FEWEST_DEFAULT_STEPS = 4
 SGD_RATE, OTHER_RATE = 0.1, 0.001  # peaks for the family of SGD, and for other optimizers
 _SGD_FAMILY = ("sgd", "momentum", "nesterov")
-# Learning rates of AdamW, which diverged with them on none of 21 small sets. Instances keep SGD,
-# with which they do well. The rate of regression was not measured. Source:
-# experiments/scripts/small_sets.py.
-SMALL_SET_RATES = {"classification": 3e-4, "segmentation": 1e-3, "regression": 1e-3}
+# Learning rates of AdamW, which diverged with them on none of 21 small sets. The rate of regression
+# was not measured. Sources: experiments/scripts/small_sets.py, and instances.py for instances.
+SMALL_SET_RATES = {
+    "classification": 3e-4,
+    "segmentation": 1e-3,
+    "regression": 1e-3,
+    "instances": 1e-2,
+}
 WARMUP_EPOCHS = 5
 ONECYCLE_WARMUP = 0.3
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this
@@ -88,7 +92,8 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     settings, defaults = config.flat(), dict[str, Any]()
     optimizer = config.optimizer or dataset.defaults.get("optimizer", DEFAULT_OPTIMIZER)
     if config.optimizer is None and _takes_small_set_rate(config, dataset, inputs):
-        optimizer, defaults["learning_rate"] = "adamw", SMALL_SET_RATES[dataset.kind]
+        kind = "instances" if dataset.instances else dataset.kind
+        optimizer, defaults["learning_rate"] = "adamw", SMALL_SET_RATES[kind]
     defaults["optimizer"] = optimizer
     given = [name for name, value in settings.items() if value is not None]
     displaced = displaced_by(TrainConfig, given)
@@ -110,7 +115,7 @@ def _takes_small_set_rate(config: TrainConfig, dataset: Dataset, inputs: Inputs)
     """Whether the training set is so small that SGD at its default rate may diverge, and neither
     the settings nor the dataset say anything of optimizer or rate.
     """
-    own = dataset.instances or {"optimizer", "learning_rate"} & dataset.defaults.keys()
+    own = {"optimizer", "learning_rate"} & dataset.defaults.keys()
     rate = inputs.schedule if config.learning_rate is None else config.learning_rate
     is_given = own or rate is not None or config.optimizer_kwargs
     is_small = default_batch_size(dataset.train_examples) < DEFAULT_BATCH_SIZE

@@ -8,6 +8,8 @@ from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.build.model import check_decided
 from jaxdp.config import TrainConfig
 from jaxdp.errors import ConfigError, flag
+from jaxdp.tasks.instance_segmentation import InstanceSegmentation
+from jaxdp.tasks.three_classes import CLASS_NAMES, ThreeClasses
 from jaxdp.text.console import warn
 
 
@@ -51,15 +53,18 @@ def create_task(
             remedy = f"is also among {flag('task_kwargs')}: {given}; give one of them"
             raise ConfigError(name, value, remedy)
     kwargs = flags | config.task_kwargs
+    if dataset.instances and dataset.class_names == CLASS_NAMES:  # of version 0.3
+        return ThreeClasses(**names)
+    name = InstanceSegmentation.name if dataset.instances else dataset.task
     if class_weights and dataset.task == "segmentation" and "dice" not in str(kwargs.get("loss")):
         kwargs = {"weighted_over": "batch"} | kwargs
     try:
-        return _standardized(tasks.create(dataset.task, **names, **kwargs), dataset)
+        return _standardized(tasks.create(name, **names, **kwargs), dataset)
     except ConfigError as error:
         keyword = next(iter(error.value)) if isinstance(error.value, dict) else None
         if keyword not in flags:
             raise
-        remedy = f"{error.remedy.template} (for {dataset.task})"
+        remedy = f"{error.remedy.template} (for {name})"
         raise ConfigError(keyword, getattr(config, keyword), remedy) from error
 
 

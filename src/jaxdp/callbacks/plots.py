@@ -2,7 +2,6 @@
 
 from jaxdp.callbacks.callback import folder_of
 from jaxdp.callbacks.events import Ended, Run
-from jaxdp.inference.instances import label_instances
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.text.console import warn_again
 from jaxdp.text.messages import one_line, valid_text
@@ -34,7 +33,6 @@ class Plots:
                     source=source,
                     sums=event.sums,
                     predict=event.predict,
-                    separate=label_instances if run.setup.dataset.instances else None,
                 )
                 event.images.update(drawn)
             rows, name = directory.read("metrics.jsonl"), task.best_metric[0]

@@ -118,8 +118,8 @@ class DataConfig(Settings):
     instances: bool = setting(
         False,
         """instance segmentation: masks hold a number for each object, of 8 or 16 bits, and 0 for
-        background. Trains background, cell and border with the border weights of the U-Net
-        paper, and predicts objects with a watershed; requires pip install '.[instances]'""",
+        background. Trains which pixels belong to a cell, and their directions away from its
+        edge; a watershed makes objects of them; requires pip install '.[instances]'""",
         names_run="if_set",
         set_by="data",
         basic=True,
@@ -191,6 +191,6 @@ class DataConfig(Settings):
                 raise ConfigError(
                     name,
                     ",".join(value) if name == "class_names" else value,
-                    f"with {flag('instances')} masks are numbers of objects, and the classes"
-                    f" background, cell and border; leave {flag(name)} out",
+                    f"with {flag('instances')} masks are numbers of objects and have no classes;"
+                    f" leave {flag(name)} out",
                 )

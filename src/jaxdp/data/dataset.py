@@ -67,8 +67,7 @@ class DatasetInfo:
         pixel_range: the stored values that become 0 and 255 inside the compiled step, linearly and
             without clipping; None for uint8.
         instances: whether the masks of the sources are instance labels, int32 with 0 for
-            background. `data.instances` makes the targets of training from them: `masks` of the
-            classes background, cell and border, and `border_weights`.
+            background. The classes are then the outputs of `tasks.InstanceSegmentation`.
         mask_values: values of the training masks, if no setting declares which values are classes.
         value_mean, value_std: of each number of `scalar_regression` over the training set.
     """
@@ -203,10 +202,9 @@ class Dataset(DatasetInfo):
         grid = self.image_shape[:2]
         targets = {
             "labels": ((), np.int32),
-            "masks": (grid, np.uint8),
+            "masks": (grid, np.int32 if self.instances else np.uint8),
             "targets": ((*grid, self.num_classes), np.uint8),
         }
         # For a plugin's task, the fields may be known only when its kind is known.
         field = TARGET_FIELDS.get(self.answer)
-        weights = {"border_weights": (grid, np.float16)} if self.instances else {}
-        return images | ({field: targets[field]} if field else {}) | weights
+        return images | ({field: targets[field]} if field else {})

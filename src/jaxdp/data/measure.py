@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.dataset import IGNORE_LABEL, NOT_FINITE, Dataset, pixel_problem
-from jaxdp.data.instances import CLASS_NAMES
+from jaxdp.data.instances import OUTPUT_NAMES
 from jaxdp.data.masks import BLACK_AND_WHITE, Found, check_like, find_classes, unique_values
 from jaxdp.data.pixel_statistics import PixelStatistics
 from jaxdp.data.request import NOT_GIVEN, Request
@@ -101,7 +101,7 @@ def count_classes(
     if dataset.instances and not classes:
         if known is None:
             _check_instances(source, indices, request)
-        classes, names = len(CLASS_NAMES), CLASS_NAMES
+        classes, names = len(OUTPUT_NAMES), OUTPUT_NAMES
     elif task == "segmentation" and (values is not None or not classes):
         classes, held = _mask_classes(source, indices, request, names)
     if dataset.task in ("classification", "segmentation"):

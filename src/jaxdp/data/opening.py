@@ -193,6 +193,8 @@ def with_classes(dataset: Dataset, known: Description) -> Dataset:
     Raises:
         ConfigError: for a class that the model does not know.
     """
+    if dataset.instances and known.instances:  # version 0.3 named the outputs otherwise
+        dataset = dataclasses.replace(dataset, class_names=known.class_names)
     theirs, ours, name = dataset.class_names, known.names, dataset.name
     counted = tuple(map(str, range(known.num_classes)))
     if dataset.task == "scalar_regression" and dataset.num_classes != known.num_classes:

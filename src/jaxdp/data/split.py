@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.dataset import IGNORE_LABEL, Dataset, native, pixel_problem
-from jaxdp.data.instances import Targets
+from jaxdp.data.instances import as_masks
 from jaxdp.data.masks import check_like, mask_table
 from jaxdp.data.resize import Resize
 from jaxdp.data.source import BadExample, Example, as_source
@@ -56,7 +56,7 @@ class Split:
         self._stored_table = mask_table(dataset.mask_values)
         self.pixel_range = dataset.pixel_range
         self.errors: dict[int, BadExample] = {}
-        self._instance_targets = Targets() if dataset.instances else None
+        self._has_instances = dataset.instances
 
     def revised(self, dataset: Dataset, **changes: Any) -> "Split":
         """Returns this split for a dataset with other facts, or itself if no fact differs. Bad
@@ -177,8 +177,8 @@ class Split:
             if isinstance(example, BadExample):
                 raise example
             fields = example
-            if self._instance_targets is not None:
-                fields = fields | self._instance_targets(index, fields["masks"])
+            if self._has_instances:
+                fields = fields | {"masks": as_masks(fields["masks"])}
             if missing := sorted(self._fields.keys() - fields.keys()):
                 problem = f"it has {', '.join(fields)}, but no {' and no '.join(missing)}"
                 raise BadExample(self.name(index), problem)
@@ -219,7 +219,7 @@ class Split:
             problem = f"its classes are marked by 1, not by {value.max()}"
         elif name == "labels" and not 0 <= int(value) <= highest:
             problem = f"its label {value} is not one of 0 to {highest}"
-        elif name == "masks" and value.max(initial=0) > highest:
+        elif name == "masks" and not self._has_instances and value.max(initial=0) > highest:
             wrong = np.unique(value[(value > highest) & (value != IGNORE_LABEL)])
             if len(wrong):
                 problem = (

@@ -38,7 +38,7 @@ def measurements(
     size.
 
     Args:
-        instances: (H, W), as `instances.label_instances` returns it.
+        instances: (H, W), as a task's `label` returns it.
         image: (H, W, C), as stored.
         plane: facts of the image in a TIFF file.
     """

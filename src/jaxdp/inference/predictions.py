@@ -9,7 +9,7 @@ from PIL import Image
 
 from jaxdp.data.layout import as_array, is_tensor
 from jaxdp.data.source import BadExample
-from jaxdp.inference import files, instances
+from jaxdp.inference import files
 from jaxdp.inference.files import SurveyedImage
 from jaxdp.inference.predictor import Predictor
 
@@ -29,7 +29,7 @@ def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -
         answers.append(answer)
     files.say_notes(known, predictor)
     if description.answer == "segmentation" and not probabilities:
-        answers = [instances.class_numbers(answer, description) for answer in answers]
+        answers = [predictor.task.label(answer) for answer in answers]
     if is_one and len(answers) == 1:  # a TIFF file may hold several
         return answers[0]
     is_list = is_path or isinstance(images, Sequence)

@@ -78,7 +78,7 @@ class Results:
         columns = [*description.class_names]
         if kind == "classification":
             columns = task.columns()
-        elif description.instances:
+        elif task.finds_instances:
             instances.require()
             columns = measurements.columns(description.image_shape[-1])
         self._cells: list[Any] = [["file", *columns]]
@@ -88,7 +88,7 @@ class Results:
             path = pathlib.Path(csv)
             check_file("csv", path, "predictions.csv")
             self._tables[path] = self._cells
-            if description.instances:
+            if task.finds_instances:
                 path = path.with_stem(f"{path.stem}-images")
                 check_file("csv", path, "predictions.csv")
                 self._tables[path] = self._image_cells
@@ -118,7 +118,7 @@ class Results:
             self._cells.append([str(file), *self._task.cells(answer)])
         elif self._description.answer == "regression":
             row = self._pixels(file, answer)
-        elif self._description.instances:
+        elif self._task.finds_instances:
             row = self._objects(file, image, answer)
         else:
             row = self._labels(file, image, answer)
@@ -131,7 +131,7 @@ class Results:
         Args:
             where: the name of a file, and its page in brackets.
         """
-        if self._description.instances:
+        if self._task.finds_instances:
             [(file, page)] = re.findall(r"(?s)^(.+?)(?:\[(\d+)\])?\Z", where)
             self._image_cells.append([file, page or 0])
         else:
@@ -151,7 +151,7 @@ class Results:
 
     def _labels(self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray) -> Row:
         names = self._description.class_names
-        labels = instances.class_numbers(probabilities, self._description)
+        labels = self._task.label(probabilities)
         counts = np.bincount(labels.ravel(), minlength=len(names))
         shares = [round(share, 6) for share in (counts / labels.size).tolist()]
         self._cells.append([str(file), *(f"{share:.6f}" for share in shares)])
@@ -164,7 +164,7 @@ class Results:
         return row
 
     def _objects(self, file: ImageFile, image: np.ndarray, probabilities: np.ndarray) -> Row:
-        labels = instances.label_instances(probabilities)
+        labels = self._task.label(probabilities)
         count = int(labels.max(initial=0))
         area = round(np.count_nonzero(labels) / max(count, 1), 2)
         row: Row = {"size": list(labels.shape), "objects": count, "mean_area_pixels": area}

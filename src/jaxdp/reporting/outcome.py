@@ -19,7 +19,7 @@ from jaxdp.text.messages import valid_text
 # A function from images to pairs of an image and its prediction: probabilities, or pixels from 0 to
 # 1.
 Predict = Callable[[Iterable[np.ndarray]], Iterable[tuple[np.ndarray, np.ndarray]]]
-Separate = Callable[[np.ndarray], np.ndarray]
+Draw = Callable[[np.ndarray], np.ndarray]
 
 _LONGEST_NAME = 36  # characters of a title
 ROWS, COLUMNS = 3, 4  # examples shown, evenly spaced over the test set; images of classes in a row
@@ -33,7 +33,6 @@ def draw(
     source: Any,
     predict: Predict,
     sums: Mapping[str, Any],
-    separate: Separate | None = None,
 ) -> dict[str, np.ndarray]:
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
@@ -41,7 +40,6 @@ def draw(
         source: the evaluated split, which the picture names.
         predict: yields each image with the model's prediction.
         sums: of the evaluation.
-        separate: from a prediction to instance labels, for instance segmentation.
     """
     if not task.has_pictures:
         return {}
@@ -56,7 +54,7 @@ def draw(
     count = ROWS * (COLUMNS if task.kind == "classification" else 1)
     places = np.linspace(0, len(good) - 1, min(count, len(good))).round().astype(int)
     indices = [good[place] for place in places]
-    rows = [row for _, row in compare(task, source, indices, predict, separate)]
+    rows = [row for _, row in compare(task, source, indices, predict)]
     path = directory / "predictions.png"
     return {"predictions": pictures.plot_rows(in_rows(rows), path, valid_text(source.where))}
 
@@ -71,7 +69,7 @@ def in_rows(rows: Sequence[list[Any]]) -> list[list[Any]]:
 
 
 def compare(
-    task: Any, source: Any, indices: Sequence[int], predict: Predict, separate: Separate | None
+    task: Any, source: Any, indices: Sequence[int], predict: Predict
 ) -> Iterator[tuple[float, list[tuple[str, np.ndarray]]]]:
     """Yields, for each example, the error of the prediction, and titles with pictures, uint8 (H, W,
     1 or 3), that show it.
@@ -80,7 +78,7 @@ def compare(
     share of pixels with another class, or the mean difference of pixels.
 
     Args:
-        predict, separate: as for `draw`.
+        predict: as for `draw`.
     """
     examples = collections.deque[Any]()
 
@@ -99,13 +97,13 @@ def compare(
             wrong, said = task.compare(answer, example)
             yield wrong, [(valid_text(f"{name}\n{said}"), shown)]
             continue
-        color: Separate = np.asarray
-        if separate is not None:
-            truth, found = source.unchecked(index)["masks"], separate(answer)
+        color: Draw = np.asarray
+        if task.finds_instances:
+            truth, found = source.unchecked(index)["masks"], task.label(answer)
             wrong = 1 - instances.metrics(instances.sums(truth, found)).get("average_precision", 1)
             color = pictures.color_objects
         elif task.kind == "segmentation":
-            truth, found = example["masks"], answer.argmax(-1).astype(np.uint8)
+            truth, found = example["masks"], task.label(answer)
             ignored = getattr(task, "ignore_label", IGNORE_LABEL)
             wrong = np.mean((found != truth) & (truth != ignored))
             color = functools.partial(

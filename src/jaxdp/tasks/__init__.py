@@ -9,6 +9,7 @@ task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_clas
 
 from jaxdp.tasks.classification import Classification
 from jaxdp.tasks.heads import heads
+from jaxdp.tasks.instance_segmentation import InstanceSegmentation
 from jaxdp.tasks.loss_function import batch_loss, from_loss
 from jaxdp.tasks.multilabel import MultiLabel
 from jaxdp.tasks.regression import Regression
@@ -28,6 +29,7 @@ from jaxdp.tasks.task import (
 
 __all__ = [
     "Classification",
+    "InstanceSegmentation",
     "MultiLabel",
     "Regression",
     "ScalarRegression",

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.errors import ConfigError
 from jaxdp.models.resampling import center_crop
-from jaxdp.tasks import instances
 from jaxdp.tasks.task import (
     Batch,
     BatchSums,
@@ -41,11 +40,7 @@ class Segmentation(Task):
 
     The metrics cover the whole set. Pixels are counted over all images first, so that an image
     without a class weighs less than an image full of the class. `iou` and `dice` are means over the
-    classes that occur. With instance labels, the sums may count the instances that were found, and
-    then `f1` and `average_precision` are among the metrics (`tasks.instances`).
-
-    If a batch has `border_weights` (batch, height, width), they are added to the class weight of
-    each pixel. The sum has the two terms of equation 2 of the U-Net paper.
+    classes that occur.
 
     Attributes:
         num_classes: number of logits per pixel.
@@ -113,14 +108,12 @@ class Segmentation(Task):
         counted = (masks != self.ignore_label) & (masks != IGNORE_LABEL)
         masks = jnp.where(counted, masks, 0)
         weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
-        if "border_weights" in batch:
-            weights += center_crop(batch["border_weights"], masks)
         return masks, counted, jnp.where(counted, weights, 0.0)
 
     def sums(self, outputs: Logits, batch: Batch, *, training: bool) -> BatchSums:
         masks, counted, _ = self._targets(outputs, batch)
         values = {
-            # Without weights of classes or borders, so that runs can be compared.
+            # Without weights of classes, so that runs can be compared.
             "loss": self._loss(outputs, masks, counted, counted.astype(jnp.float32)),
             "unscored": ~jnp.any(counted, (1, 2)),
         }
@@ -156,7 +149,6 @@ class Segmentation(Task):
         for metric, values in shares.items():
             metrics[metric] = float(values[occurs].mean()) if occurs.any() else 0.0
         metrics["pixel_accuracy"] = float(ratio(intersection.sum(), actual.sum()))
-        metrics |= instances.metrics(sums)
         for metric, values in shares.items():
             for index in np.flatnonzero(occurs):
                 metrics[f"{metric}/{self.class_names[index]}"] = float(values[index])

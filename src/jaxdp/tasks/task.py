@@ -45,6 +45,7 @@ class Task:
             weights of other devices' examples are 0; `batch["present"]` has the weights of all.
         free_outputs: whether a model may return any tree of arrays (batch, ...). `probabilities`
             then returns what `predict` gives, one array.
+        finds_instances: whether `label` returns instance labels.
         mixes: whether `losses` reads `partner_labels` and `partner_share` of mixed images.
 
     Raises:
@@ -59,6 +60,7 @@ class Task:
     target = ""
     over_batch = False
     free_outputs = False
+    finds_instances = False
     mixes = False
     means: ClassVar[Mapping[str, str]] = {
         "loss": "loss",
@@ -121,6 +123,15 @@ class Task:
         regression.
         """
         return jax.nn.softmax(outputs)
+
+    def label(self, prediction: np.ndarray) -> np.ndarray:
+        """Returns the class of each pixel, uint8, or its instance label, uint16, for a task of
+        segmentation.
+
+        Args:
+            prediction: what `probabilities` returns for an image.
+        """
+        return prediction.argmax(-1).astype(np.uint8)
 
     def calibrated(self, metrics: Mapping[str, float]) -> "Task":
         """Returns the task with what the validation data have chosen, such as thresholds.

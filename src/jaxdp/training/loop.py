@@ -7,7 +7,7 @@ A run that a signal stops only saves. If an evaluation is due, the run evaluates
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ class Loop:
         callbacks: the callbacks of the run, which receive its events.
         stopping: decides after each execution whether the run ends.
         best_metric: the metric for which the best state is saved; None if no state is the best.
+        count: yields the counts of the instances that a state finds in each example of a split.
 
     Attributes:
         state: the current state, on the devices; once the run has ended, its result.
@@ -55,11 +56,12 @@ class Loop:
         callbacks: CallbackList,
         stopping: Stopping,
         best_metric: BestMetric | None,
+        count: Callable[[TrainState, str], Iterator[list[metrics.Sums]]],
     ) -> None:
         self._setup, self._strategy, self._intervals = setup, setup.strategy, setup.intervals
         self._split = setup.evaluator.split
         self._callbacks, self._stopping = callbacks, stopping
-        self._best_metric = best_metric
+        self._best_metric, self._count = best_metric, count
         self.rows = list[Row]()
         self._step = 0
         self.state: Any = None
@@ -179,7 +181,12 @@ class Loop:
                 raise _Interrupted
 
         with contextlib.suppress(_Interrupted):
-            return self._setup.evaluator.evaluate(self.state, advance)
+            sums, split = self._setup.evaluator.evaluate(self.state, advance), self._split or ""
+            finds = self._setup.step_config.task.finds_instances
+            for counted in self._count(self.state, split) if finds else ():
+                sums = metrics.add(sums, *counted)
+                advance()
+            return sums
         return None
 
     def _copy(self) -> TrainState:

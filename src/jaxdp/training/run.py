@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp import callbacks as callbacks_lib
@@ -21,6 +21,7 @@ from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.in_memory import BestInMemory
 from jaxdp.checkpoint.integrity import BestMetric, rank
 from jaxdp.errors import ConfigError, flag
+from jaxdp.inference import instances
 from jaxdp.inference import predictions as answers
 from jaxdp.inference.predictor import Predictor
 from jaxdp.rundir.layout import RunDirectory
@@ -88,7 +89,7 @@ class TrainingRun:
         self._callbacks = CallbackList(
             callbacks, self, primary=group.index == 0, before_writing=self._check_in_place
         )
-        self._loop = Loop(setup, self._callbacks, stopping, best_metric)
+        self._loop = Loop(setup, self._callbacks, stopping, best_metric, self._count)
         self._predictor: Predictor | None = None
 
     def where(self) -> dict[str, Any]:
@@ -111,6 +112,10 @@ class TrainingRun:
             )
         self._predictor.replace_state(trained)
         return self._predictor
+
+    def _count(self, state: TrainState, split: str) -> Iterator[list[Any]]:
+        """Yields the counts of the instances in each example of a split."""
+        return instances.count(self._predicting(state), self.setup.examples.source(split))
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all dispatched steps, and excludes the time of the block from the training

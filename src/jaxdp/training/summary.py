@@ -1,5 +1,6 @@
 """Summarizes a run, for summary.json and for people."""
 
+import itertools
 import math
 import sys
 import time
@@ -124,6 +125,8 @@ def result_metrics(
     assert state is not None
     assert sums is not None
     task = setup.step_config.task
+    if task.finds_instances and outcome.status == "done" and split != "test":
+        task = instances.choose(predictor, setup.examples.source(split), task)
     values = {split: _split_metrics(setup, task, split, sums, predictor)}
     if outcome.status == "done" and split != "test":
         if (chosen := task.calibrated(values[split])) is not task:
@@ -144,8 +147,9 @@ def _split_metrics(
         sums: of its evaluation.
         predictor: of the state that was evaluated.
     """
-    if setup.dataset.instances:
-        sums = metrics.add(sums, *instances.count(predictor, setup.examples.source(split)))
+    if task.finds_instances:
+        counts = instances.count(predictor, setup.examples.source(split), task)
+        sums = {**sums, **metrics.add(*itertools.chain.from_iterable(counts))}
     values = metrics.compute(task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:
         warn(f"the {split} loss of the result is {values['loss']}")

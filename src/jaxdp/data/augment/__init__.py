@@ -3,9 +3,8 @@ example.
 
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a
 list of them. It changes one example: `images` (float32, H x W x C, in the units of uint8 pixels)
-and any dense targets on the same grid. These are `masks` (int32, H x W), with or without
-`border_weights` (float32, H x W), or `targets` (float32, H x W x C). Every change of geometry also
-applies to them.
+and any dense targets on the same grid. These are `masks` (int32, H x W) or
+`targets` (float32, H x W x C). Every change of geometry also applies to them.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from jaxdp.text.flags import flag
 
 Batch = Mapping[str, Array]
 # `float` is float32, and float64 where JAX has 64-bit types, as in `jaxdp.check`.
-_DTYPES = {"images": float, "masks": jnp.int32, "border_weights": float, "targets": float}
+_DTYPES = {"images": float, "masks": jnp.int32, "targets": float}
 TARGET_MAX = (
     255.0  # regression targets are stored as uint8, and networks learn them as fractions of this
 )

@@ -24,6 +24,7 @@ from jaxdp.data.augment.words import (
 )
 from jaxdp.data.dataset import IGNORE_LABEL
 
+_FOREGROUND = 0.75  # share of the tiles around a pixel of the foreground
 _TRIES = 10
 _AREA = (0.08, 1.0)
 _RATIO = 4 / 3
@@ -80,15 +81,42 @@ class Crop(Augmentation):
 
     def __call__(self, example: Example, key: RandomKey) -> Example:
         size, (height, width) = self.size, example["images"].shape[:2]
-        low, high = 0, jnp.array([height - size + 1, width - size + 1])
+        low, high = jnp.zeros(2, int), jnp.array([height - size + 1, width - size + 1])
         if self.in_valid and "masks" in example:
             low, high = _valid_corners(example["masks"] != IGNORE_LABEL, size)
-        corner = jax.random.randint(key, (2,), low, high)
+        corner = self.corner(example, low, high, key)
         return map_grid(example, lambda pixels: _window(pixels, corner, size, size))
+
+    def corner(self, example: Example, low: Array, high: Array, key: RandomKey) -> Array:
+        """Returns the first row and column of the tile, at least `low` and less than `high`."""
+        return jax.random.randint(key, (2,), low, high)
 
     def within_valid(self) -> "Crop":
         """Returns the crop for images that were padded."""
         return dataclasses.replace(self, in_valid=True)
+
+
+@register("crop_foreground", PIXELS)
+class CropForeground(Crop):
+    """Crops as `crop` does, with probability 3/4 around a random pixel of the foreground.
+
+    The foreground consists of the pixels whose mask is not 0. The pixel is anywhere in the tile,
+    as far as the border of the image allows.
+    """
+
+    def corner(self, example: Example, low: Array, high: Array, key: RandomKey) -> Array:
+        require("masks" in example, f"crop_foreground:{self.size}", "needs masks; use crop")
+        usual, coin, of_pixel, of_place = jax.random.split(key, 4)
+        foreground = (example["masks"] > 0) & (example["masks"] != IGNORE_LABEL)
+        ends = jnp.cumsum(jnp.sum(foreground, 1))  # pixels up to the end of each row
+        number = jax.random.randint(of_pixel, (), 0, jnp.maximum(ends[-1], 1))
+        row = jnp.searchsorted(ends, number, side="right")
+        in_row = jnp.cumsum(foreground[row])
+        column = jnp.searchsorted(in_row, number - (ends[row] - in_row[-1]), side="right")
+        corner = jnp.stack([row, column]) - jax.random.randint(of_place, (2,), 0, self.size)
+        around = jax.random.bernoulli(coin, _FOREGROUND) & (ends[-1] > 0)
+        anywhere = jax.random.randint(usual, (2,), low, high)
+        return jnp.where(around, jnp.clip(corner, low, high - 1), anywhere)
 
 
 @register("random_resized_crop", PIXELS)

@@ -22,7 +22,7 @@ RandomKey = Key[Array, ""]
 Shape = tuple[int, int, int]  # height, width, channels
 Mixed = tuple[Array, Float[Array, ""]]  # an image, and the share of the partner
 # Fields of an example on the grid of its image.
-DENSE = ("masks", "border_weights", "targets")
+DENSE = ("masks", "targets")
 
 
 class Augmentation(abc.ABC):

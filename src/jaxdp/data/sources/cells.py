@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.instances import CLASS_NAMES
+from jaxdp.data.instances import OUTPUT_NAMES
 
 SIZE = 96  # pixels per side
 TRAIN_EXAMPLES, TEST_EXAMPLES = 256, 64
@@ -35,9 +35,9 @@ def cells(request: sources.Request) -> sources.Dataset:
     unet: dict[str, Any] = {"base_channels": 16}
     defaults: dict[str, Any] = {"optimizer": "nesterov", "global_batch_size": 16, "epochs": 8}
     if instances:  # more steps, of a smaller network
-        names, unet = CLASS_NAMES, {"base_channels": 8, "levels": 3}
+        names, unet = OUTPUT_NAMES, {"base_channels": 8, "levels": 3}
         defaults |= {"global_batch_size": 8, "epochs": 28, "eval_every": 128}
-        defaults["learning_rate"] = {"momentum": 0.25, "nesterov": 0.25}
+        defaults |= {"optimizer": "adamw", "learning_rate": {"adamw": 0.03}}
         if not request.config.image_size:  # which requires squares
             augment = (*augment, "rotate90")
     return sources.Dataset(
