@@ -1,4 +1,4 @@
-"""Weights & Biases and MLflow, for real: W&B writes its offline files, MLflow its file store."""
+"""Weights & Biases, for real: it writes its offline files."""
 
 import pathlib
 from typing import Any
@@ -31,30 +31,6 @@ def test_wandb_offline(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> No
     assert all(name in content for name in (b"train/loss", b"test/accuracy", b"global_batch_size"))
     trainer.fit(steps=16)
     assert pathlib.Path("run", "wandb-id.txt").read_text().strip() == identifier
-
-
-def test_mlflow_file_store(no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = pathlib.Path("mlruns").absolute().as_uri()
-    result = jaxdp.Trainer(
-        "cnn",
-        "digits",
-        **SMALL,
-        callbacks=[f"mlflow:experiment=mine,tracking_uri={uri}"],
-        run_dir="run",
-    ).fit(steps=8)
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["model"] == "cnn"
-    assert run.data.metrics["test/accuracy"] == pytest.approx(result.metrics["test"]["accuracy"])
-    history = client.get_metric_history(run.info.run_id, "train/loss")
-    assert [(each.step, each.value) for each in history] == [
-        (row["step"], pytest.approx(row["loss"]))
-        for row in result.history
-        if row["split"] == "train"
-    ]
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,13 +146,12 @@ def test_a_callback_that_only_reports_is_left_out(
 
 
 def test_every_reporter_of_jaxdp_says_that_it_is_one() -> None:
-    from jaxdp.callbacks.mlflow import MLflow
     from jaxdp.callbacks.plots import Plots
     from jaxdp.callbacks.run_record import RunRecord
     from jaxdp.callbacks.wandb import WandB
 
     kinds = jaxdp.callbacks
-    for kind in (MLflow, WandB, Plots, kinds.TensorBoard, kinds.Progress, kinds.DeviceMonitor):
+    for kind in (WandB, Plots, kinds.TensorBoard, kinds.Progress, kinds.DeviceMonitor):
         assert kind.only_reports
     assert kinds.Profiler.only_reports
     for kind in (kinds.JsonLines, kinds.EarlyStopping, RunRecord):

@@ -208,3 +208,46 @@ def test_a_folder_without_a_run_is_not_compared() -> None:
     assert done.returncode == 2
     assert done.stderr == "empty holds no run; give folders of runs, e.g. runs/*\n"
     assert not pathlib.Path("compare.png").exists()
+
+
+@pytest.mark.usefixtures("no_pictures", "registries")
+def test_mlflow_file_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs MLflow: pip install mlflow-skinny")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = pathlib.Path("mlruns").absolute().as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    trainer = jaxdp.Trainer(
+        "cnn",
+        "digits",
+        model_kwargs={"width": 4, "hidden": 16},
+        devices=1,
+        global_batch_size=160,
+        log_every=4,
+        progress=False,
+        plugins=[str(EXAMPLES / "log_to_mlflow.py")],
+        callbacks=["mlflow:experiment=mine"],
+        run_dir="run",
+    )
+    result = trainer.fit(steps=8)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (experiment,) = [client.get_experiment_by_name("mine").experiment_id]
+    (run,) = client.search_runs([experiment])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["model"] == "cnn"
+    assert run.data.metrics["test/accuracy"] == pytest.approx(result.metrics["test"]["accuracy"])
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(each.step, each.value) for each in history] == [
+        (row["step"], pytest.approx(row["loss"]))
+        for row in result.history
+        if row["split"] == "train"
+    ]
+    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    trainer.fit(steps=16)
+    (run,) = client.search_runs([experiment])  # the same goes on
+    steps = [each.step for each in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert steps == [4, 8, 12, 16]
+
+
+def test_the_removed_callback_names_its_example() -> None:
+    with pytest.raises(jaxdp.ConfigError, match=r"removed after 0\.3\.0: .*log_to_mlflow\.py"):
+        jaxdp.Trainer("cnn", "digits", callbacks=["mlflow"])

@@ -62,4 +62,4 @@ def test_the_dev_extra_is_the_sum_of_the_dependency_groups() -> None:
         }
 
     assert set(extras["dev"]) == expand("dev")
-    assert set(extras["wandb"]) | set(extras["mlflow"]) <= expand("test")
+    assert set(extras["wandb"]) <= expand("test")

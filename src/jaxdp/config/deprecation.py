@@ -45,6 +45,7 @@ REMOVED = {
 }
 # Removed since.
 REMOVED_LATER = {
+    "callbacks mlflow": f"use {flag('plugins', 'examples/log_to_mlflow.py')}",
     "servers": "leave it out; the process of the command holds the parameters",
     "mesh": (
         "spatial partitioning is gone; leave it out, and for large images use a smaller"

@@ -108,7 +108,6 @@ KINDS = {
     "wandb-id.txt": FileKind(
         "the name of the run at Weights & Biases", "another one is begun there"
     ),
-    "mlflow-id.txt": FileKind("the name of the run at MLflow", "another one is begun there"),
     "metrics.jsonl": FileKind("the metrics", _ASIDE, MetricsRow),
     "history.jsonl": FileKind("what became of the run", _ASIDE, Event),
     "writer.lock": FileKind("who writes in the folder", "the next writer writes it again", Writer),
