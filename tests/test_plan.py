@@ -177,6 +177,11 @@ def test_workers_on_cpus_have_no_target(
 ) -> None:
     monkeypatch.setattr(plan.platform, "describe_only", lambda: None)
     monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[: self.count])
-    assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--strategy", "async"]) == 2
+    assert (
+        plan.main(
+            ["--model", "cnn", "--target", "cuda:h100:2", "--strategy", "exact", "--workers", "2"]
+        )
+        == 2
+    )
     (line,) = capsys.readouterr().err.splitlines()
-    assert "--strategy async" in line
+    assert "--strategy exact" in line

@@ -1,5 +1,4 @@
-"""Compares all-reduce, exact and async on MNIST with three workers, one of which is four times
-slower.
+"""Compares all-reduce and exact on MNIST with three workers, one of which is four times slower.
 
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
@@ -25,13 +24,9 @@ IDEAL = SPEED * (WORKERS - 1 + 1 / SLOWER)
 STEPS, EVALUATIONS = 210, 7
 EXACT_SLICES, ROWS_EVERY = 18, 10
 GOAL = 0.97
-# Stale gradients act like momentum, so that async trains without; docs/devices.md has the accuracy
-# with it.
-WITHOUT_MOMENTUM = ["--optimizer", "sgd", "--learning-rate", "0.3"]
 NAMES = {
     "allreduce": "all-reduce, equal shares",
     "exact": "exact",
-    "async": "async",
 }
 
 
@@ -57,8 +52,6 @@ def measure(experiment: lab.Experiment) -> Any:
             batch,
             batch // EXACT_SLICES,
         ),
-        # Each push counts as a step: a worker's share, so that all see as many images.
-        "async": ([*workers, *WITHOUT_MOMENTUM], share, share),
     }
     results = {}
     for name, (flags, size, at_once) in cases.items():

@@ -64,7 +64,7 @@ def test_no_setting_of_a_run_stands_for_a_default(
 
 
 def test_settings_that_only_some_strategies_have_are_filled_in() -> None:
-    for strategy, workers in {"exact": None, "async": 4, "pmap": None}.items():
+    for strategy, workers in {"exact": None, "pmap": None}.items():
         given = TrainConfig.of(
             model="cnn", dataset="digits", model_kwargs=SMALL["cnn"], strategy=strategy, devices=1
         )

@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "outer_momentum": 0.9,
     "sampler": "balanced",
     "profile": "1:2",
+    "staleness": 2,
     "servers": 2,
     "mesh": "data=2,space=4",
 }

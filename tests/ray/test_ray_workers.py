@@ -79,12 +79,11 @@ def test_the_token_is_asked_for(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["exact", "async"])
-def test_a_killed_head(cluster: Any, record_fault: Callable[..., None], strategy: str) -> None:
+def test_a_killed_head(cluster: Any, record_fault: Callable[..., None]) -> None:
     cluster.add_node(num_cpus=3)
     train = ["jaxdp.train", *FLAGS, "--checkpoint-every", "5", "--run-dir", "run"]
     workers = ["--workers", "2", "--ray-address", cluster.address, "--steps", "100000"]
-    found = Command(*train, "--strategy", strategy, *workers)
+    found = Command(*train, "--strategy", "exact", *workers)
     found.wait_for("step 12/")
     # As seen from another machine; the raylet of its own a command does not survive.
     head = cluster.head_node.all_processes["gcs_server"]
@@ -103,4 +102,4 @@ def test_a_killed_head(cluster: Any, record_fault: Callable[..., None], strategy
     assert again.code() == 0, again.err
     assert f"continuing run after step {saved}" in again.err
     outcome = f"noticed after {seconds:.0f} s; the same command continues after the last checkpoint"
-    record_fault(f"the head of a Ray cluster killed, --strategy {strategy}", 1, outcome, 0)
+    record_fault("the head of a Ray cluster killed, --strategy exact", 1, outcome, 0)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from jaxdp.workers.scheduler import SliceId, SliceScheduler, StalenessBound, Work
+from jaxdp.workers.scheduler import SliceId, SliceScheduler, Work
 
 POLL = 0.5  # seconds after which idle workers are asked again
 
@@ -167,34 +167,3 @@ def test_nothing_is_given_where_nobody_is() -> None:
     assert scheduler.assign(3.0) == [(8, slice_id)]
     assert scheduler.finished(7, slice_id, 4.0)  # the one that was given up had pushed after all
     assert not scheduler.finished(8, slice_id, 5.0)
-
-
-@pytest.mark.parametrize("bound", [None, 0, 1, 2, 4, 9])
-@pytest.mark.parametrize("workers", [1, 3, 8])
-def test_no_gradient_is_staler_than_the_bound_and_nothing_stands_still(
-    bound: int | None, workers: int
-) -> None:
-    choose, rule = random.Random(0), StalenessBound(bound)
-    computing, finished, seen = set[int](), set[int](), list[int]()
-    while len(seen) < 2000:
-        for worker in set(range(workers)) - computing - finished:
-            if rule.may_pull():
-                rule.pull(worker)
-                computing.add(worker)
-        if choose.random() < 0.02 and computing:  # one dies
-            dead = choose.choice(sorted(computing))
-            computing.remove(dead)
-            rule.leave(dead)
-        elif computing:
-            # The first one is slow: it finishes only when nobody else can.
-            done = choose.choice(sorted(computing - {0}) or [0])
-            computing.remove(done)
-            finished.add(done)
-        applied = [worker for worker in sorted(finished) if rule.may_apply(worker)]
-        assert applied or computing or not finished, "all wait for each other"
-        for worker in applied:
-            if rule.may_apply(worker):
-                seen.append(rule.apply(worker))
-                finished.remove(worker)
-    assert rule.version == len(seen)
-    assert max(seen) > workers - 2 if bound is None else max(seen) <= bound

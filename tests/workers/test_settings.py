@@ -59,11 +59,10 @@ def test_ray_is_not_imported_without_workers() -> None:
     [
         {},
         {"strategy": "exact", "workers": 7, "slices": 4},
-        {"strategy": "async", "staleness": 1},
     ],
 )
 def test_the_same_command_finds_the_folder_of_version_0_2(settings: dict[str, Any]) -> None:
-    """Version 0.2 computed this hash for all three; there they were `--exchange exact` and so on."""
+    """Version 0.2 computed this hash for both; there the second was `--exchange exact`."""
     run = TrainConfig.of(model="cnn", dataset="digits", epochs=3, **settings)
     assert run_hash(run) == "28e351de"
 
@@ -74,7 +73,7 @@ def test_a_run_with_servers_is_read(
 ) -> None:
     """Servers held shares of the state and changed nothing in it."""
     pathlib.Path("run").mkdir()
-    settings = {"model": "cnn", "strategy": "async", "workers": 3}
+    settings = {"model": "cnn", "strategy": "exact", "workers": 3}
     pathlib.Path("run/config.yaml").write_text(yaml.safe_dump(settings | {"servers": servers}))
     run = RunDirectory(pathlib.Path("run"))
     assert run.load_config() == TrainConfig.of(**settings)
@@ -82,10 +81,8 @@ def test_a_run_with_servers_is_read(
     assert capsys.readouterr().err.count(line) == notes
 
 
-@pytest.mark.parametrize("name", ["exact", "async"])
-def test_a_run_of_version_0_2_has_the_strategy(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_version_0_2_has_the_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "exact"
     pathlib.Path("run").mkdir()
     names = [name for name in deprecation.REMOVED if " " not in name]
     defaults: dict[str, Any] = {name: deprecation.LAST_DEFAULTS.get(name) for name in names}
@@ -96,6 +93,21 @@ def test_a_run_of_version_0_2_has_the_strategy(
     assert run.changes_text(TrainConfig.of(model="cnn", strategy=name, workers=3)) == ""
     assert config.load("run/config.yaml")["strategy"] == name
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "lines", [{"strategy": "async", "staleness": 3}, {"strategy": "pmap", "exchange": "async"}]
+)
+def test_a_run_of_asynchronous_workers_is_read_as_one_on_devices(
+    lines: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights are evaluated and used, and the same folder goes on with another strategy."""
+    pathlib.Path("run").mkdir()
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"model": "cnn", **lines}))
+    assert RunDirectory(pathlib.Path("run")).load_config() == TrainConfig.of(model="cnn")
+    err = capsys.readouterr().err
+    assert "has strategy: async, which was removed after 0.3.0: use" in err
+    assert err.count("\n") == 1 + ("staleness" in lines)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
-"""What workers report, and how the session applies the reports of several workers; Ray is not
-started.
-"""
+"""How the session applies the reports of several workers; Ray is not started."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -10,16 +7,14 @@ import numpy as np
 import pytest
 from small_runs import SMALL
 
-from jaxdp.build.inputs import NOTHING
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.sharding import slices
 from jaxdp.step.state import TrainState
-from jaxdp.workers.asynchronous import AsynchronousSession
-from jaxdp.workers.exact import ExactSession
 from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import SliceId, Work
-from jaxdp.workers.worker import Job, SliceResult, Worker, WorkerSpec
+from jaxdp.workers.session import WorkerSession
+from jaxdp.workers.worker import Job, SliceResult
 
 CONFIG = TrainConfig.of(model="cnn", batch_norm="group:8", strategy="single", devices=1, **SMALL)
 
@@ -27,30 +22,6 @@ CONFIG = TrainConfig.of(model="cnn", batch_norm="group:8", strategy="single", de
 @pytest.fixture(scope="module")
 def setup() -> Setup:
     return create_setup(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def worker(setup: Setup) -> Worker:
-    return Worker(WorkerSpec(CONFIG, NOTHING, 1), 0)
-
-
-def test_a_worker_reports_by_how_much_it_changed_batch_statistics(
-    setup: Setup, worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def computed() -> Any:
-        return worker.run(Job(3, 0, worker._version, None)).means[1]
-
-    new, before = computed(), setup.create_state().batch_stats
-    monkeypatch.setattr(worker, "_spec", dataclasses.replace(worker._spec, returns_deltas=True))
-    change = computed()
-    jax.tree.map(
-        lambda a, b, c: np.testing.assert_allclose(a + b, c, rtol=1e-6, atol=1e-7),
-        before,
-        change,
-        new,
-    )
-    # Or nothing was changed.
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(change)) > 1e-3
 
 
 class Workers(Pool):
@@ -86,26 +57,10 @@ def reported(state: TrainState, amount: float) -> SliceResult:
     return SliceResult((grads, stats, weight), sums)
 
 
-def test_an_asynchronous_update_keeps_what_all_workers_changed(setup: Setup) -> None:
-    state = setup.create_state()
-    before = jax.tree.map(np.array, state.batch_stats)
-    pool = Workers(2, [reported(state, amount) for amount in (1.0, 0.25, 0.0, 0.0)])
-    session = AsynchronousSession(pool, Work(), update_of(setup), 1, 3, None)
-    state, _ = session.step(state, 0, setup.constants)  # both workers started from this state
-    state, sums = session.step(state, 1, setup.constants)
-    assert float(sums["updates"]) == 1
-    assert session.work.staleness == [0, 1]
-    jax.tree.map(
-        lambda old, new: np.testing.assert_allclose(new, old + 1.25, rtol=1e-6),
-        before,
-        state.batch_stats,
-    )
-
-
 def test_an_exact_update_has_the_mean_over_the_slices(setup: Setup) -> None:
     state = setup.create_state()
     pool = Workers(2, [reported(state, amount) for amount in (1.0, 0.25, 0.5, 0.25)])
-    session = ExactSession(pool, Work(), update_of(setup), 4, 1, None)
+    session = WorkerSession(pool, Work(), update_of(setup), 4)
     read = [np.array(leaf) for leaf in jax.tree.leaves(slices.read_by_gradients(state))]
     state, sums = session.step(state, 0, setup.constants)
     assert float(sums["examples"]) == 4

@@ -12,8 +12,8 @@ REMOVED = {
     "steps_per_call": f"use {flag('steps_per_execution')}",
     "measure_devices": f"use {flag('devices')}",
     "grad_reduce_dtype": "leave it out; gradients are averaged in the parameters' format",
-    "exchange": f"use {flag('strategy', 'exact')} or {flag('strategy', 'async')}",
-    "local_steps": f"leave it out; {flag('strategy', 'exact')} and async update after every batch",
+    "exchange": f"use {flag('strategy', 'exact')}",
+    "local_steps": f"leave it out; {flag('strategy', 'exact')} updates after every batch",
     "outer_learning_rate": "leave it out; no strategy averages replicas",
     "outer_momentum": "leave it out; no strategy averages replicas",
     "sampler": f"use {flag('class_weights', 'balanced')}",
@@ -46,6 +46,8 @@ REMOVED = {
 # Removed since.
 REMOVED_LATER = {
     "callbacks mlflow": f"use {flag('plugins', 'examples/log_to_mlflow.py')}",
+    "strategy async": f"use {flag('strategy', 'exact')} with {flag('workers')}",
+    "staleness": "leave it out; no strategy updates with old gradients",
     "servers": "leave it out; the process of the command holds the parameters",
     "mesh": (
         "spatial partitioning is gone; leave it out, and for large images use a smaller"
@@ -70,8 +72,8 @@ LAST_DEFAULTS = {"steps_per_call": 1, "measure_devices": False, "exchange": "all
 DEFINING_DEFAULTS = {"grad_reduce_dtype": None, "mesh": None}
 # A mesh that shards nothing but the batch, over all devices; another number was refused.
 _DATA_ALONE = re.compile(r"data=\d+(,space=1)?|space=1(,data=\d+)?")
-# Values of `exchange` in version 0.2 that are strategies now. As at that time, the name of a run's
-# folder does not depend on them.
+# Values of `exchange` in version 0.2 that were strategies later. As in that version, the name of a
+# run's folder does not depend on them.
 EXCHANGES = ("exact", "async")
 
 
@@ -107,8 +109,8 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strategy_of_workers(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings or facts of a run in which `exchange: exact` of version 0.2 is replaced by
-    the present strategy.
+    """Returns settings or facts of a run in which `exchange` of version 0.2 is replaced by the
+    later strategy.
     """
     found = dict(facts)
     if found.get("exchange") in EXCHANGES:

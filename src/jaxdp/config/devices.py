@@ -30,8 +30,7 @@ class ShardingConfig(LayoutConfig):
 
     strategy: str = setting(
         "pmap",
-        """how devices share the work: {jaxdp.sharding}; on workers (pip install '.[ray]'):
-        {jaxdp.workers}""",
+        "how devices share the work: {jaxdp.sharding}",
         resume="free",
         each_fit=False,
         basic=True,
@@ -99,8 +98,8 @@ class WorkersConfig(Settings):
 
     workers: int | None = setting(
         None,
-        """processes that compute, each on one CPU core (default: 4 with async; none with exact,
-        which then uses the devices)""",
+        """exact: processes that compute, each on one CPU core (default: none, and the devices
+        compute; 4 with --ray-address)""",
         POSITIVE,
         at_most(MOST_WORKERS),
         names_run="never",
@@ -114,14 +113,6 @@ class WorkersConfig(Settings):
         at_most(MOST_WORKERS),
         names_run="never",
         none="one for each batch-norm group, at most 16; 8 without batch norm",
-    )
-    staleness: int | None = setting(
-        None,
-        """async: largest number of updates between the pull of parameters and the push of their
-        gradient; with this limit, all workers wait for the slowest worker (default: no limit)""",
-        NON_NEGATIVE,
-        names_run="never",
-        none="no bound",
     )
     ray_address: str | None = setting(
         None,

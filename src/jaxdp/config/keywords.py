@@ -67,7 +67,6 @@ class TrainKeywords(TypedDict, total=False):
     freeze: str | None
     workers: int | None
     slices: int | None
-    staleness: int | None
     ray_address: str | None
     run_dir: str | None
     resume: Literal["auto", "never", "must"] | str | Path | Resumable

@@ -41,7 +41,10 @@ def number_of_slices(config: TrainConfig, shapes: TrainState) -> int:
     unit, most = 1, _MOST_WITHOUT_GROUPS
     if mode is not None and jax.tree.leaves(shapes.batch_stats):
         if mode.kind != "group" and slices != 1:
-            raise needs_groups(config)
+            group = math.gcd(size, 32)
+            remedy = f"depends on what one device computes; {flag('strategy', config.strategy)}"
+            remedy += f" takes group:N, e.g. group:{group}"
+            raise ConfigError("batch_norm", str(mode), remedy)
         unit, most = mode.group_size or size, _MOST_SLICES
     parts = config.accumulate_steps
     whole = range(parts, size // unit + 1, parts)
@@ -55,15 +58,6 @@ def number_of_slices(config: TrainConfig, shapes: TrainState) -> int:
         remedy = f"slices must be {kind} of the {size // parts} examples of a {batch}; use {near}"
         raise ConfigError("slices", slices, remedy)
     return slices
-
-
-def needs_groups(config: TrainConfig) -> ConfigError:
-    """Returns the error for a batch norm that depends on what one device computes."""
-    group = math.gcd(int(config.global_batch_size or 1), 32)
-    remedy = f"depends on what one device computes; {flag('strategy', config.strategy)}"
-    return ConfigError(
-        "batch_norm", str(config.batch_norm), f"{remedy} takes group:N, e.g. group:{group}"
-    )
 
 
 def read_by_gradients(state: TrainState) -> TrainState:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, deprecation
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.registry import Registry
@@ -345,16 +345,26 @@ def nearest_divisor(number: int, wanted: int) -> int:
     return min(divisors(number), key=lambda size: max(size, wanted) / min(size, wanted))
 
 
-_strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding", "jaxdp.workers")
+_strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding")
 register = _strategies.register
 """Decorator that registers a subclass of `Strategy` under a name, e.g. `@register("pmap")`."""
 names = _strategies.entries
-by_name = _strategies.__getitem__
 _on_workers: Registry[type[Strategy]] = Registry("strategy", "jaxdp.workers")
 register_on_workers = _on_workers.register
 """Decorator that registers a subclass that takes the place of the strategy of this name if
 `workers` or `ray_address` is given.
 """
+
+
+def by_name(name: str) -> type[Strategy]:
+    """Returns the class of a strategy.
+
+    Raises:
+        ConfigError: for a name that no strategy has, or no longer has.
+    """
+    if name not in names() and (sentence := deprecation.removal(name, "strategy")):
+        raise ConfigError("strategy", name, sentence)
+    return _strategies[name]
 
 
 def of(config: TrainConfig) -> type[Strategy]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdp.step.state import Tree
 
@@ -49,24 +48,3 @@ def nothing(shapes: Tree) -> Tree:
         return jnp.full_like(leaf, jnp.iinfo(leaf.dtype).min)
 
     return jax.tree.map(create, shapes)
-
-
-def difference(new: Tree, old: Tree) -> Tree:
-    """Returns by how much arrays on the host have changed; for booleans, whether they have
-    changed.
-    """
-    return _on_host(np.subtract, new, old)
-
-
-def changed(old: Tree, by: Tree) -> Tree:
-    """Returns arrays on the host, changed by a `difference`."""
-    return _on_host(np.add, old, by)
-
-
-def _on_host(of_numbers: np.ufunc, first: Tree, second: Tree) -> Tree:
-    """Applies a function of numbers to two trees; for booleans, whether exactly one is true."""
-
-    def apply(one: Any, other: Any) -> Any:
-        return (np.logical_xor if one.dtype == bool else of_numbers)(one, other)
-
-    return jax.tree.map(apply, first, second)

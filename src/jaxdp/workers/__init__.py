@@ -1,3 +1,1 @@
-"""Provides the strategies `exact` and `async`, on Ray workers that differ in speed, and come and
-go.
-"""
+"""Provides the strategy `exact` on Ray workers that differ in speed, and come and go."""

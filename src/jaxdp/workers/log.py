@@ -36,8 +36,3 @@ class WorkersLog:
             "worker_bytes": work.moved_bytes,
             "worker_idle_seconds": round(work.waiting_seconds, 6),
         }
-        if work.staleness:
-            row |= {
-                "staleness_mean": sum(work.staleness) / len(work.staleness),
-                "staleness_max": max(work.staleness),
-            }

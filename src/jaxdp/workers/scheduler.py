@@ -1,4 +1,4 @@
-"""Determines which worker computes which slice, and when a gradient may be applied.
+"""Determines which worker computes which slice.
 
 It handles only numbers and times, without Ray and JAX, so that tests can simulate thousands of
 workers.
@@ -33,7 +33,6 @@ class Work:
         dropped: number of results for slices that were already done.
         moved_bytes: bytes to and from workers.
         waiting_seconds: waiting time, summed over workers.
-        staleness: staleness of each update, with `async`.
     """
 
     slices: Counter[int] = dataclasses.field(default_factory=Counter[int])
@@ -41,7 +40,6 @@ class Work:
     dropped: int = 0
     moved_bytes: int = 0
     waiting_seconds: float = 0.0
-    staleness: list[int] = dataclasses.field(default_factory=list[int])
 
     def take(self) -> "Work":
         """Returns the counts, and resets them."""
@@ -183,49 +181,3 @@ class SliceScheduler:
             ends = self._begun + paces
             late = np.where(ends >= now, ends, now + (now - ends))
             return np.where(np.isnan(self._begun), now, late)
-
-
-class StalenessBound:
-    """Determines which worker may pull and which gradient may be applied, so that the staleness of
-    a gradient never exceeds a bound.
-
-    The staleness of a gradient is the number of updates between the pull of its parameters and its
-    own update. Each worker that has pulled must be able to push within the bound, in any order in
-    which workers finish. Among outstanding workers, in the order of their pulls, the i-th worker
-    has i updates before it, counted from 0.
-
-    Args:
-        bound: the largest staleness; None for no bound.
-    """
-
-    def __init__(self, bound: int | None) -> None:
-        self._bound, self.version = bound, 0
-        self._pulled: dict[int, int] = {}  # version of each outstanding worker
-
-    def may_pull(self) -> bool:
-        """Returns whether another worker may start with the current version."""
-        return self._bound is None or len(self._pulled) <= self._bound
-
-    def pull(self, worker: int) -> None:
-        assert self.may_pull()
-        self._pulled[worker] = self.version
-
-    def leave(self, worker: int) -> None:
-        """Removes a worker that will not push a gradient."""
-        self._pulled.pop(worker, None)
-
-    def may_apply(self, worker: int) -> bool:
-        """Returns whether all others could still push within the bound after this worker."""
-        if self._bound is None:
-            return True
-        others = sorted(version for other, version in self._pulled.items() if other != worker)
-        return all(
-            self.version + 1 + index - version <= self._bound
-            for index, version in enumerate(others)
-        )
-
-    def apply(self, worker: int) -> int:
-        """Counts an update, and returns the staleness of its gradient."""
-        staleness = self.version - self._pulled.pop(worker)
-        self.version += 1
-        return staleness

@@ -14,7 +14,7 @@ from jaxdp.build.setup import create_setup
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.sharding import slices
-from jaxdp.step import combine, step
+from jaxdp.step import step
 
 # For tests and measurements: the minimum seconds that each worker takes for a slice, e.g.
 # 0.1,0.1,0.4.
@@ -29,14 +29,11 @@ class WorkerSpec:
         config: of the run, for one device.
         inputs: inputs of the run.
         slices: number of equal slices of a batch.
-        returns_deltas: whether other workers update the state meanwhile. A result then has the
-            changes of batch statistics instead of the statistics.
     """
 
     config: TrainConfig
     inputs: Inputs
     slices: int
-    returns_deltas: bool = False
 
 
 class Job(NamedTuple):
@@ -60,8 +57,7 @@ class SliceResult(NamedTuple):
     """The result of a slice.
 
     Attributes:
-        means: gradients, new running statistics of batch norm or their changes, and the mean weight
-            of the examples.
+        means: gradients, new running statistics of batch norm, and the mean weight of the examples.
         sums: metric sums.
     """
 
@@ -102,10 +98,7 @@ class Worker:
         state = dataclasses.replace(self._state, step=np.int32(number))
         batch = self._batch(number, part)
         found = jax.device_get(self._gradients(state, batch, self._setup.constants))
-        (grads, batch_stats, weight), sums = jax.tree.map(lambda leaf: leaf[0], found)
-        if self._spec.returns_deltas:
-            batch_stats = combine.difference(batch_stats, self._state.batch_stats)
-        return SliceResult((grads, batch_stats, weight), sums)
+        return SliceResult(*jax.tree.map(lambda leaf: leaf[0], found))
 
     def _batch(self, number: int, part: int) -> Any:
         setup, order = self._setup, self._setup.batches.order
