@@ -51,7 +51,7 @@ def test_settings_that_are_not_in_the_program_do_not_change_it() -> None:
         "learning_rate": 0.3, "lr_scaling": "sqrt", "schedule": "cosine", "warmup_fraction": 0.1,
         "epochs": 7, "seed": 5, "log_every": 3, "eval_every": 2, "checkpoint_every": 9, "keep": 1,
         "run_dir": "elsewhere", "resume": "never", "max_divergences": 2, "max_time": "3h",
-        "step_timeout": 5.0, "callbacks": ("profiler:first=1,last=2",), "data_workers": 3,
+        "step_timeout": 5.0, "callbacks": ("json_lines",), "data_workers": 3,
     }  # fmt: skip
     # Steps exclude epochs; processes connect once.
     free = {*settings_with(TrainConfig, program=False)} - fields(ProcessConfig).keys()

@@ -153,7 +153,6 @@ def test_every_reporter_of_jaxdp_says_that_it_is_one() -> None:
     kinds = jaxdp.callbacks
     for kind in (WandB, Plots, kinds.TensorBoard, kinds.Progress, kinds.DeviceMonitor):
         assert kind.only_reports
-    assert kinds.Profiler.only_reports
     for kind in (kinds.JsonLines, kinds.EarlyStopping, RunRecord):
         assert not hasattr(kind, "only_reports")
 

@@ -248,6 +248,10 @@ def test_mlflow_file_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps == [4, 8, 12, 16]
 
 
-def test_the_removed_callback_names_its_example() -> None:
-    with pytest.raises(jaxdp.ConfigError, match=r"removed after 0\.3\.0: .*log_to_mlflow\.py"):
-        jaxdp.Trainer("cnn", "digits", callbacks=["mlflow"])
+@pytest.mark.parametrize(
+    ("name", "example"), [("mlflow", "log_to_mlflow"), ("profiler", "profile_steps")]
+)
+def test_a_removed_callback_names_its_example(name: str, example: str) -> None:
+    assert (EXAMPLES / f"{example}.py").is_file()
+    with pytest.raises(jaxdp.ConfigError, match=rf"removed after 0\.3\.0: .*{example}\.py"):
+        jaxdp.Trainer("cnn", "digits", callbacks=[name])

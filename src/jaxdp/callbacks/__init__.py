@@ -21,7 +21,6 @@ from jaxdp.callbacks.callback_list import CallbackError, CallbackList
 from jaxdp.callbacks.device_monitor import DeviceMonitor
 from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.json_lines import JsonLines
-from jaxdp.callbacks.profiler import Profiler
 from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.callbacks.wandb import WandB
@@ -34,7 +33,6 @@ __all__ = [
     "DeviceMonitor",
     "EarlyStopping",
     "JsonLines",
-    "Profiler",
     "Progress",
     "TensorBoard",
     "WandB",

@@ -17,7 +17,7 @@ REMOVED = {
     "outer_learning_rate": "leave it out; no strategy averages replicas",
     "outer_momentum": "leave it out; no strategy averages replicas",
     "sampler": f"use {flag('class_weights', 'balanced')}",
-    "profile": f"use {flag('callbacks', 'profiler:first=START,last=STOP')}",
+    "profile": f"use {flag('plugins', 'examples/profile_steps.py')}",
     "remat full": f"use {flag('remat', 'blocks')}",
     "callbacks learning_rate_monitor": (
         "rows have the learning rate of an optimizer given by name"
@@ -45,6 +45,7 @@ REMOVED = {
 }
 # Removed since.
 REMOVED_LATER = {
+    "callbacks profiler": f"use {flag('plugins', 'examples/profile_steps.py')}",
     "callbacks mlflow": f"use {flag('plugins', 'examples/log_to_mlflow.py')}",
     "strategy async": f"use {flag('strategy', 'exact')} with {flag('workers')}",
     "staleness": "leave it out; no strategy updates with old gradients",
