@@ -32,9 +32,9 @@ class MLflow:
     def on_log(self, run, event):
         row = dict(event.row)
         step, split = row.pop("step"), row.pop("split")
-        numbers = {name: each for name, each in row.items() if isinstance(each, int | float)}
-        finite = {f"{split}/{name}": each for name, each in numbers.items() if math.isfinite(each)}
-        mlflow.log_metrics(finite, step)
+        for name, value in row.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                mlflow.log_metric(f"{split}/{name}", value, step)
 
     def on_end(self, run, event):
         for name, image in event.images.items():
