@@ -7,7 +7,7 @@ has the tests that share one.
 import pytest
 from small_runs import NEEDS_RAY, At, cluster, digest, rows, trained, wait_for_all
 
-from jaxdp.workers import exact
+from jaxdp.workers import session
 from jaxdp.workers.scheduler import SliceId, SliceScheduler
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
@@ -61,7 +61,7 @@ def test_one_of_four_workers_four_times_slower(monkeypatch: pytest.MonkeyPatch) 
     }
     with cluster("0.25,0.25,0.25,1.0"):
         planned = digest(trained("planned", **same))
-        monkeypatch.setattr(exact, "SliceScheduler", EqualShares)
+        monkeypatch.setattr(session, "SliceScheduler", EqualShares)
         assert digest(trained("shares", **same)) == planned
     planned_rate, equal_rate = (
         rows(folder)[-1]["examples_per_second"] for folder in ("planned", "shares")
