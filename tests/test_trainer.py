@@ -23,6 +23,7 @@ import jaxdp
 from jaxdp import train
 from jaxdp.build.inputs import take_inputs
 from jaxdp.callbacks import CallbackError, EarlyStopping
+from jaxdp.inference import instances
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
 from jaxdp.training import run as run_lib
@@ -269,6 +270,26 @@ def test_an_interrupt_stops_at_the_next_step_and_returns_what_there_is() -> None
     assert (result.status, result.summary["steps"]) == ("stopped", 5)
     assert result.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 10)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_ends_the_count_of_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = np.zeros((8, 16, 16), np.uint8)
+    objects[:, 2:6, 2:6], objects[:, 8:14, 8:14] = 1, 2
+    data = jaxdp.data.from_arrays(100 * objects, objects, instances=True, validation=0.5)
+    counted = list[int]()
+
+    def count(*args: Any) -> Any:
+        for number in range(3):
+            counted.append(number)
+            if number == 1:
+                signal.raise_signal(signal.SIGINT)
+            yield {}
+
+    monkeypatch.setattr(instances, "count", count)
+    tiny: dict[str, Any] = {"model_kwargs": {"base_channels": 2, "levels": 2}, "progress": False}
+    result = jaxdp.Trainer("unet", data, devices=1, **tiny).fit(steps=1)
+    assert (result.status, counted) == ("stopped", [0, 1])
+    assert result.metrics.keys() == {"train"}
 
 
 TERMINATED = """

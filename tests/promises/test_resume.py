@@ -148,6 +148,26 @@ def test_a_stopping_run_evaluates_when_it_continues(
     )
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_signal_ends_the_evaluation_of_the_test_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = f"{CNN} {FLAGS} --devices 1 --validation 0.2 --batch-norm group:32"
+    with monkeypatch.context() as patch:
+        completed = counting(patch, signal_in=4)
+        assert run_train(f"{flags} --run-dir run") == 75
+    assert len(completed) == 3
+    stopped = summary("run")
+    assert (stopped["status"], stopped["steps"]) == ("stopped", 21)
+    assert stopped["result"]["step"] == 21
+    assert stopped["metrics"].keys() == {"train"}
+    assert "stopped by a signal after saving step 21" in capsys.readouterr().err
+    assert run_train(f"{flags} --run-dir run") == 0
+    done = summary("run")
+    assert (done["status"], done["steps"]) == ("done", 21)
+    assert done["metrics"].keys() >= {"validation", "test"}
+
+
 def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
     more = "--devices 4 --batch-norm group:8 --keep 1 --validation 0.1 --run-dir run"
     flags = f"{CNN} {FLAGS} {more}"

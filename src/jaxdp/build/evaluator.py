@@ -1,13 +1,16 @@
 """Evaluates a state on the splits of a dataset."""
 
 import collections
+import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxdp.build.examples import Examples
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess
+from jaxdp.data.augment.words import output_shape
 from jaxdp.data.request import SPLIT_FLAGS
 from jaxdp.data.sources import Dataset
 from jaxdp.errors import ConfigError
@@ -69,7 +72,12 @@ class Evaluator:
         strategy, count = self.examples.strategy, len(self.examples.source(split))
         shards = strategy.shards
         if not strategy.step_config.task.over_batch:
-            return -(-min(self.most, count) // shards) * shards
+            whole = shape = self.dataset.image_shape
+            with contextlib.suppress(ConfigError):  # other images may be smaller
+                shape = output_shape(self.preprocess.augmentations, whole)
+            # No more pixels than in a step of crops, because a signal waits for a batch.
+            most = max(self.most * math.prod(shape) // math.prod(whole), 1)
+            return -(-min(most, self.most, count) // shards) * shards
         whole = self.most // shards * shards
         if not 0 < whole <= count:
             remedy = f"the loss is over a whole batch, and the {split} data have {count} examples"
@@ -86,7 +94,7 @@ class Evaluator:
         """Returns metric sums over every example of a split once, whatever divides what.
 
         Args:
-            batch_done: is called after each batch.
+            batch_done: is called after each batch, and may raise an exception.
             split: None for the usual one; its examples may stay on the devices.
         """
         split = split or self.split
@@ -114,6 +122,5 @@ class Evaluator:
         for batch in examples.batches(split, order, layout=layout):
             sums = compile_then_barrier(strategy.eval_step, state, batch, constants)
             under_way.append(sums)
-            if len(under_way) > _AHEAD:
-                yield strategy.gather(under_way.popleft())
+            yield strategy.gather(under_way.popleft()) if len(under_way) > _AHEAD else {}
         yield from map(strategy.gather, under_way)

@@ -6,14 +6,16 @@ line per row elsewhere.
 # Checking types does not require IPython.
 
 import datetime
+import time
 from typing import Any
 
 import rich.console
 import rich.progress
 
 from jaxdp.callbacks.callback import register
-from jaxdp.callbacks.events import Logged, Run, Started, StepEnd
+from jaxdp.callbacks.events import Activity, Logged, Run, Started, StepEnd
 from jaxdp.reporting.progress import metrics_text
+from jaxdp.rundir.read import Row
 from jaxdp.text.console import say_again
 from jaxdp.text.flags import for_python, template_of
 from jaxdp.text.units import bytes_text
@@ -29,6 +31,9 @@ class Progress:
         self._console = rich.console.Console(stderr=True, emoji=False)
         self._bar: rich.progress.Progress | None = None
         self._cell: Any = None  # the output of a cell in a notebook
+        # Step and time of the first row, without later evaluations.
+        self._since: tuple[int, float] | None = None
+        self._evaluating = self._evaluation = 0.0  # when one began, and how long the last one took
 
     def on_start(self, run: Run, event: Started) -> None:
         """Starts the display."""
@@ -65,8 +70,12 @@ class Progress:
         if "examples_per_second" in row:
             metrics += f"  {row['examples_per_second']:,.0f} examples/s"
             if self._first < step < total:  # the first step compiles
-                seconds = round((total - step) * row["step_seconds"])
-                metrics += f"  {datetime.timedelta(seconds=seconds)} left"
+                metrics += f"  {datetime.timedelta(seconds=round(self._left(row)))} left"
+            self._since = self._since or (step, time.monotonic())
+        if row["split"] != "train" and self._evaluating and self._since:
+            self._evaluation = time.monotonic() - self._evaluating
+            self._since = (self._since[0], self._since[1] + self._evaluation)
+        self._evaluating = 0.0
         line = f"{position}  {row['split']:<5}  {metrics}"
         if self._cell is not None:
             self._cell.update({"text/plain": line}, raw=True)
@@ -74,6 +83,23 @@ class Progress:
             self._bar.update(self._bar.task_ids[0], shown=metrics)
         else:
             self._say(line)
+
+    def on_activity(self, run: Run, event: Activity) -> None:
+        """Starts the clock of an evaluation."""
+        if event.name == "evaluating":
+            self._evaluating = self._evaluating or time.monotonic()
+
+    def _left(self, row: Row) -> float:
+        """Returns the seconds that are left: of steps, each with its share of the saves so far, and
+        of evaluations, if there was one.
+        """
+        step, total, every = row["step"], self._intervals.total_steps, self._intervals.eval_every
+        since, began = self._since or (step, 0.0)
+        each = row["step_seconds"]
+        if step > since:
+            each = (time.monotonic() - began) / (step - since)
+        evaluations = -(-total // every) - (step - 1) // every  # with one that is due now
+        return (total - step) * each + evaluations * self._evaluation
 
     def close(self) -> None:
         """Ends the bar."""
@@ -86,7 +112,6 @@ class Progress:
             rich.progress.BarColumn(bar_width=None),  # the width that the other columns leave
             rich.progress.MofNCompleteColumn(),
             "{task.fields[shown]}",
-            rich.progress.TimeRemainingColumn(compact=True),
             console=self._console,
             expand=True,
             refresh_per_second=4,  # drawing competes with the step for the CPU

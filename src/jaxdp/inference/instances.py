@@ -1,7 +1,7 @@
 """Counts the instances that a model finds in a split."""
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxdp.data.instances import real_size
@@ -41,15 +41,23 @@ def count(predictor: Predictor, source: Split, *tasks: Any) -> Iterator[list[Sum
             ]
 
 
-def choose(predictor: Predictor, source: Split, task: Any) -> Any:
+def choose(
+    predictor: Predictor, source: Split, task: Any, example_done: Callable[[], None] = lambda: None
+) -> Any:
     """Returns the task with the settings that find the objects of a split best, by average
     precision, one after the other; of equal ones the first.
+
+    Args:
+        example_done: is called after each example.
     """
     for name in ("splitting", "smallest_area") if isinstance(task, InstanceSegmentation) else ():
         choices = task.choices(name)
         if len(choices) > 1:
-            counts = zip(*count(predictor, source, *choices), strict=True)
-            scores = [instances.metrics(metrics.add(*each)) for each in counts]
+            counts = list[list[Sums]]()
+            for each in count(predictor, source, *choices):
+                counts.append(each)
+                example_done()
+            scores = [instances.metrics(metrics.add(*each)) for each in zip(*counts, strict=True)]
             precisions = [each.get("average_precision", 0.0) for each in scores]
             task = choices[precisions.index(max(precisions))]
     return task

@@ -26,11 +26,7 @@ from jaxdp.text.flags import flag
 from jaxdp.training.counters import Counters
 from jaxdp.training.outcome import RunOutcome
 from jaxdp.training.reader import Diverged, Reader
-from jaxdp.training.stopping import Stopping
-
-
-class _Interrupted(Exception):
-    """A signal arrived during an evaluation."""
+from jaxdp.training.stopping import Interrupted, Stopping
 
 
 class Loop:
@@ -177,10 +173,9 @@ class Loop:
 
         def advance() -> None:
             self._note("evaluating")
-            if self._stopping.may_leave():
-                raise _Interrupted
+            self._stopping.leave()
 
-        with contextlib.suppress(_Interrupted):
+        with contextlib.suppress(Interrupted):
             sums, split = self._setup.evaluator.evaluate(self.state, advance), self._split or ""
             finds = self._setup.step_config.task.finds_instances
             for counted in self._count(self.state, split) if finds else ():

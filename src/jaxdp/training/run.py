@@ -34,7 +34,7 @@ from jaxdp.training import summary
 from jaxdp.training.agreement import check_agreement
 from jaxdp.training.loop import Loop
 from jaxdp.training.outcome import RunOutcome
-from jaxdp.training.stopping import Stopping
+from jaxdp.training.stopping import Interrupted, Stopping
 
 _PLACE = ("step", "epoch", "split")  # of a row; the rest are metrics
 
@@ -264,13 +264,20 @@ class TrainingRun:
             digest = fingerprint(outcome.state)
         best = self._checkpoints.best() if self._checkpoints is not None else None
         result_step = best[0] if best and outcome.status == "done" else outcome.step
-        outcome = self._evaluated(outcome, result_step)
         evaluated, predictor = dict[str, dict[str, float]](), None
-        if outcome.state is not None and outcome.sums is not None:
-            self._loop.state = outcome.state
-            # In all processes, because each may hold a part of the state.
-            predictor = self._predicting(outcome.state)
-            evaluated = summary.result_metrics(self.setup, outcome, predictor)
+        try:
+            result = self._evaluated(outcome, result_step)
+            if result.state is not None and result.sums is not None:
+                # In all processes, because each may hold a part of the state.
+                predictor = self._predicting(result.state)
+                evaluated = summary.result_metrics(
+                    self.setup, result, predictor, self._stopping.leave
+                )
+                self._loop.state = result.state
+            outcome = result
+        except Interrupted:  # the next start evaluates the result
+            outcome = dataclasses.replace(outcome, status="stopped", sums=None)
+            result_step, predictor = outcome.step, None
         written = summary.summarize(
             self.setup,
             self._loop.counters,
@@ -304,7 +311,7 @@ class TrainingRun:
         elif outcome.ended_early or setup.evaluator.split is None:
             return outcome
         # A run that was killed after its last checkpoint has no sums, either.
-        sums = sums or setup.evaluator.evaluate(state)
+        sums = sums or setup.evaluator.evaluate(state, self._stopping.leave)
         return dataclasses.replace(outcome, state=state, sums=sums, position=position)
 
 

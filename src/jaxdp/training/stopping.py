@@ -10,6 +10,10 @@ from jaxdp.runtime.signals import StopSignals
 _ASKING = 64
 
 
+class Interrupted(Exception):
+    """A signal arrived during an evaluation."""
+
+
 class Stopping:
     """Collects requests to end a run, and decides alike in all processes when the run ends.
 
@@ -102,8 +106,9 @@ class Stopping:
                 self._stop_step = int(text)
         return self._stop_step is not None and step >= self._stop_step
 
-    def may_leave(self) -> bool:
-        """Returns whether a signal has arrived and this process may stop at once, without asking
-        the others.
+    def leave(self) -> None:
+        """Raises Interrupted if a signal has arrived and this process may stop at once, without
+        asking the others.
         """
-        return self._group.count == 1 and self._signals.requested() and not self._shared
+        if self._group.count == 1 and self._signals.requested() and not self._shared:
+            raise Interrupted

@@ -1,9 +1,10 @@
 """Summarizes a run, for summary.json and for people."""
 
-import itertools
+import functools
 import math
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -112,7 +113,7 @@ def worker_facts(setup: Setup) -> dict[str, Any]:
 
 
 def result_metrics(
-    setup: Setup, outcome: RunOutcome, predictor: Predictor
+    setup: Setup, outcome: RunOutcome, predictor: Predictor, interrupt: Callable[[], None]
 ) -> dict[str, dict[str, float]]:
     """Returns the metrics of the evaluated split, and of the test split if another split chose the
     result.
@@ -120,36 +121,47 @@ def result_metrics(
     Args:
         outcome: with the result and the metric sums of its evaluation.
         predictor: of the result.
+        interrupt: is called often, and may raise an exception.
     """
     state, sums, split = outcome.state, outcome.sums, setup.evaluator.split or "test"
     assert state is not None
     assert sums is not None
     task = setup.step_config.task
+    measure = functools.partial(_split_metrics, setup, predictor, interrupt)
     if task.finds_instances and outcome.status == "done" and split != "test":
-        task = instances.choose(predictor, setup.examples.source(split), task)
-    values = {split: _split_metrics(setup, task, split, sums, predictor)}
+        task = instances.choose(predictor, setup.examples.source(split), task, interrupt)
+    values = {split: measure(task, split, sums)}
     if outcome.status == "done" and split != "test":
         if (chosen := task.calibrated(values[split])) is not task:
-            task, values = chosen, {split: _split_metrics(setup, chosen, split, sums, predictor)}
+            task, values = chosen, {split: measure(chosen, split, sums)}
         if setup.dataset.test is not None:
-            tested = setup.evaluator.evaluate(state, split="test")
-            values["test"] = _split_metrics(setup, task, "test", tested, predictor)
+            tested = setup.evaluator.evaluate(state, interrupt, split="test")
+            values["test"] = measure(task, "test", tested)
     return values
 
 
 def _split_metrics(
-    setup: Setup, task: Task, split: str, sums: metrics.Sums, predictor: Predictor
+    setup: Setup,
+    predictor: Predictor,
+    interrupt: Callable[[], None],
+    task: Task,
+    split: str,
+    sums: metrics.Sums,
 ) -> dict[str, float]:
     """Returns the metrics of a split, for instance segmentation also of its instances.
 
     Args:
+        predictor: of the state that was evaluated.
+        interrupt: as for `result_metrics`.
         task: with what validation data have chosen.
         sums: of its evaluation.
-        predictor: of the state that was evaluated.
     """
     if task.finds_instances:
-        counts = instances.count(predictor, setup.examples.source(split), task)
-        sums = {**sums, **metrics.add(*itertools.chain.from_iterable(counts))}
+        counts = list[metrics.Sums]()
+        for counted in instances.count(predictor, setup.examples.source(split), task):
+            counts += counted
+            interrupt()
+        sums = {**sums, **metrics.add(*counts)}
     values = metrics.compute(task, sums)
     if not math.isfinite(values["loss"]) and jax.process_index() == 0:
         warn(f"the {split} loss of the result is {values['loss']}")
