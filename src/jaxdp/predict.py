@@ -112,14 +112,17 @@ def main(config: PredictConfig) -> int:
     files.say_notes(known, predictor)
     start = time.perf_counter()
     images = (
-        predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels
+        (
+            predictor.read(image.file.picture)[0] if image.pixels is None else image.pixels,
+            image.pixel_size,
+        )
         for image in known
     )
     # A progress bar would disturb rows on the same terminal.
     hidden = config.json and sys.stdout.isatty()
     with create_bar(f"predicting images: {len(known)}", hidden=hidden) as bar:
         shown = bar.add_task("", total=len(known))
-        for image, (pixels, answer) in zip(known, predictor(images), strict=True):
+        for image, ((pixels, _), answer) in zip(known, predictor(images), strict=True):
             row = results.add(image.file, pixels, answer)
             bar.advance(shown)
             if config.json:

@@ -70,6 +70,8 @@ class DatasetInfo:
             background. The classes are then the outputs of `tasks.InstanceSegmentation`.
         mask_values: values of the training masks, if no setting declares which values are classes.
         value_mean, value_std: of each number of `scalar_regression` over the training set.
+        pixel_size: height and width in micrometres of a pixel of the training images; empty if
+            they are resized, or if their files have no pixel size or several.
     """
 
     task: str = "classification"
@@ -85,6 +87,7 @@ class DatasetInfo:
     mask_values: tuple[int, ...] = ()
     value_mean: tuple[float, ...] = ()
     value_std: tuple[float, ...] = ()
+    pixel_size: tuple[float, ...] = ()
 
     @property
     def answer(self) -> str:

@@ -8,7 +8,7 @@ import io
 import itertools
 import logging
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -183,6 +183,12 @@ def planes_of(picture: Picture) -> tuple[tiff.Plane, ...]:
         if is_tiff(picture.path):
             return tiff.read_stack(picture.path, picture.tiff).planes
     return ()
+
+
+def pixel_size(picture: Picture) -> Sequence[float]:
+    """Returns height and width of a pixel in micrometres; empty if its file does not have them."""
+    planes = planes_of(picture)
+    return planes[picture.page or 0].pixel_size if planes else ()
 
 
 def read_image(

@@ -25,6 +25,7 @@ from jaxdp.text.console import warn
 
 _SAMPLE = 512  # number of examples for mean and standard deviation
 _SMALL_SAMPLE = 16  # enough to detect that a split cannot be read at all
+_SAME_SIZE = 0.01  # relative difference of pixel sizes
 _RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
 
 T = TypeVar("T")
@@ -242,7 +243,18 @@ def measure_pixels(
                 dataset, mean=mean, std=std, pixel_range=pixel_range, measured=True
             )
     shape = (*size, dataset.image_shape[2] or len(dataset.mean))
-    return dataclasses.replace(dataset, image_shape=shape, padded=padded)
+    first = next(iter(splits.values()))
+    pixel_size = _pixel_size(first) if resize is None or padded else ()
+    return dataclasses.replace(dataset, image_shape=shape, padded=padded, pixel_size=pixel_size)
+
+
+def _pixel_size(split: Split) -> tuple[float, ...]:
+    """Returns the median of height and width of a pixel, or nothing if examples differ in it."""
+    sizes = [split.source.pixel_size(each) for each in _evenly(split.indices.tolist(), _SAMPLE)]
+    if not all(map(len, sizes)):
+        return ()
+    median = np.median(sizes, 0)
+    return tuple(median.tolist()) if np.allclose(sizes, median, _SAME_SIZE, 0) else ()
 
 
 def _without_outliers(

@@ -101,6 +101,10 @@ class BaseSource(abc.ABC):
         """Returns the file of each example, if all examples of a file must be in the same split."""
         return None
 
+    def pixel_size(self, index: int) -> Sequence[float]:
+        """Returns height and width of a pixel in micrometres; empty if unknown."""
+        return ()
+
     def values(self) -> np.ndarray:
         """Returns the numbers of all examples (N, numbers), NaN for an example that cannot be
         read.

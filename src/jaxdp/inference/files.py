@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.find_images import SUFFIXES, find_foreign, find_images
-from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_headers
+from jaxdp.data.image_file import Picture, is_tiff, pages_of, pixel_size, read_headers
 from jaxdp.data.source import BadExample
 from jaxdp.errors import ConfigError, flag
-from jaxdp.inference.predictor import Predictor
+from jaxdp.inference.predictor import SAME_SCALE, Predictor
 from jaxdp.runtime import platform
 from jaxdp.text.console import say, warn
 from jaxdp.text.messages import valid_text
@@ -130,6 +130,8 @@ class SurveyedImage:
             sides is excluded.
         mean, std: of all pixels.
         pixels: pixels of the first images, as long as they take little memory together.
+        pixel_size: height and width of a pixel in micrometres; empty if its file has none, and
+            None for an array.
     """
 
     file: Any
@@ -139,10 +141,17 @@ class SurveyedImage:
     mean: float
     std: float
     pixels: np.ndarray | None = dataclasses.field(repr=False)
+    pixel_size: Sequence[float] | None
 
     @classmethod
     def of(
-        cls, file: Any, pixels: np.ndarray, changes: tuple[str, ...] = (), *, keep: bool = False
+        cls,
+        file: Any,
+        pixels: np.ndarray,
+        changes: tuple[str, ...] = (),
+        *,
+        keep: bool = False,
+        pixel_size: Sequence[float] | None = None,
     ) -> "SurveyedImage":
         """Returns the facts of pixels (height, width, channels)."""
         low, high = pixels.min(), pixels.max()
@@ -156,6 +165,7 @@ class SurveyedImage:
             mean=float(pixels.mean(dtype=np.float64)),
             std=float(pixels.std(dtype=np.float64)),
             pixels=pixels if keep else None,
+            pixel_size=pixel_size,
         )
 
 
@@ -181,7 +191,8 @@ def survey(
         with lock:
             free -= pixels.nbytes
             keep = free >= 0
-        return SurveyedImage.of(file, pixels, changes, keep=keep)
+        size = pixel_size(file.picture)
+        return SurveyedImage.of(file, pixels, changes, keep=keep, pixel_size=size)
 
     # Decoding releases the GIL.
     with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
@@ -205,6 +216,8 @@ def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
         if predictor.resized and image.size != (height, width):
             size = f"not {height}x{width} pixels: resized, as the model was trained at that size"
             changed[size].append(image)
+        if note := _scale_note(image, predictor):
+            changed[note].append(image)
         if difference := _difference(image, predictor):
             unlike[difference].append(image)
     for change, images in changed.items():
@@ -223,6 +236,22 @@ def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
             " more than 1024 away: tiles do not quite give what the whole image would; larger ones"
             f" ({flag('tile')}) come nearer"
         )
+
+
+def _scale_note(image: SurveyedImage, predictor: Predictor) -> str:
+    """Returns what is done about the pixel size of an image."""
+    own, trained = image.pixel_size, predictor.description.pixel_size
+    if predictor.resized or own is None or not trained:
+        return ""
+    # One number for square pixels.
+    now, then = ("x".join(dict.fromkeys(f"{side:.4g}" for side in size)) for size in (own, trained))
+    if not own:
+        return f"without a pixel size: taken for {then} \N{MICRO SIGN}m, as in training"
+    if (predictor.scale(own) != 1).any():
+        return f"resampled from {now} to {then} \N{MICRO SIGN}m per pixel, as in training"
+    if np.allclose(own, trained, rtol=SAME_SCALE):
+        return ""
+    return f"of {now} \N{MICRO SIGN}m per pixel, too far from {then} in training to be resampled"
 
 
 def _difference(image: SurveyedImage, predictor: Predictor) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from jaxdp.data.image_file import pixel_size
 from jaxdp.data.layout import as_array, is_tensor
 from jaxdp.data.source import BadExample
 from jaxdp.inference import files
@@ -22,10 +23,10 @@ def predict(predictor: Predictor, images: Any, *, probabilities: bool = False) -
     is_one = _is_one(images, description.image_shape[-1])
     is_path = isinstance(images, str | pathlib.Path)
     known, answers = list[SurveyedImage](), list[np.ndarray]()
-    for pixels, answer in predictor(
+    for (pixels, size), answer in predictor(
         read_given([images] if is_one or is_path else images, predictor)
     ):
-        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels))
+        known.append(SurveyedImage.of(f"images[{len(known)}]", pixels, pixel_size=size))
         answers.append(answer)
     files.say_notes(known, predictor)
     if description.answer == "segmentation" and not probabilities:
@@ -55,8 +56,11 @@ def _read(picture: Any, predictor: Predictor) -> np.ndarray:
         raise BadExample(error.where, error.problem, "fix or remove it") from error
 
 
-def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarray]:
-    """Yields the pixels (height, width, channels) of images that a program passes.
+def read_given(
+    images: Iterable[Any], predictor: Predictor
+) -> Iterator[tuple[np.ndarray, Sequence[float] | None]]:
+    """Yields the pixels (height, width, channels) of images that a program passes, and the pixel
+    size of each file, which is empty if the file has none.
 
     Args:
         images: files, folders, Pillow's images, arrays (height, width, channels) or (height,
@@ -68,11 +72,11 @@ def read_given(images: Iterable[Any], predictor: Predictor) -> Iterator[np.ndarr
     for image in images:
         if isinstance(image, str | pathlib.Path):
             for file in files.find([image], tiff=predictor.config.tiff):
-                yield _read(file.picture, predictor)
+                yield _read(file.picture, predictor), pixel_size(file.picture)
         elif isinstance(image, Image.Image):
-            yield _read(image, predictor)
+            yield _read(image, predictor), None
         else:
             array, channels = as_array(image), predictor.description.image_shape[-1]
             if array.ndim == 3 and is_tensor(image) and len(array) == channels:
                 array = np.moveaxis(array, 0, -1)
-            yield array[..., None] if array.ndim == 2 else array
+            yield array[..., None] if array.ndim == 2 else array, None

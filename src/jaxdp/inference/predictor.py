@@ -3,7 +3,7 @@
 import collections
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -29,6 +29,8 @@ from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
 
 TILE = 512  # pixels
+SAME_SCALE = 0.05  # relative difference of pixel sizes that a model does not notice
+_MOST_SCALED = 4  # a larger factor is rather a mistake in a file
 _LEAST_TILE = 64
 _OVERLAP = 64  # pixels, if no overlap makes the tiles agree with the whole image
 _MOST = 64  # images that a device computes at a time, always for a classifier
@@ -43,9 +45,9 @@ class Predictor:
 
     Images for a classifier are resized to its training size. Images for other models are also
     resized if `--image-size` resized the dataset, and the predictions are resized back. Otherwise
-    scale is meaningful, so images keep their size, and large images are cut into tiles. Tiles
-    overlap. If the receptive field is limited, tiles also grow if required, so that they give the
-    prediction of the whole image.
+    scale is meaningful, so only images with another pixel size are resized in this way, and large
+    images are cut into tiles. Tiles overlap. If the receptive field is limited, tiles also grow if
+    required, so that they give the prediction of the whole image.
 
     Args:
         state: of the trained model.
@@ -115,9 +117,9 @@ class Predictor:
         return read_image(picture, picture, channels, dtype, resize)
 
     def __call__(
-        self, images: Iterable[np.ndarray]
-    ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
-        """Yields each image and its prediction, in order.
+        self, images: Iterable[np.ndarray | tuple[np.ndarray, Sequence[float] | None]]
+    ) -> Iterator[tuple[Any, Float32[np.ndarray, "..."]]]:
+        """Yields what is given for each image, and its prediction, in order.
 
         Images are read ahead, and images of the same size are computed together.
 
@@ -127,7 +129,7 @@ class Predictor:
 
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of
-                the run's dataset.
+                the run's dataset; or pairs of such an image and the pixel size of its file.
 
         Raises:
             ConfigError: for an array that is not such an image.
@@ -135,19 +137,21 @@ class Predictor:
         pending: collections.deque[Any] = collections.deque()
 
         def tiles() -> Iterator[np.ndarray]:
-            for image in map(self._checked, images):
-                pixels = self._prepared(image)
+            for given in images:
+                image, pixel_size = given if isinstance(given, tuple) else (given, None)
+                image = self._checked(image)
+                pixels = self._prepared(image, pixel_size)
                 cutter = None if self._classifies else self._tiles(pixels.shape)
-                pending.append((image, pixels.shape, cutter))
+                pending.append((given, image.shape[:2], pixels.shape, cutter))
                 yield from [pixels] if cutter is None else cutter.cut(pixels)
 
         answers = self._batches.in_order(tiles())
         for answer in answers:
-            image, shape, cutter = pending.popleft()
+            given, size, shape, cutter = pending.popleft()
             if cutter is not None:
                 answer = cutter.blend(shape, itertools.chain([answer], answers))
-                answer = resize_to(answer, image.shape[:2])
-            yield image, answer
+                answer = resize_to(answer, size)
+            yield given, answer
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
@@ -164,11 +168,25 @@ class Predictor:
                 raise ConfigError("", image.shape, f"an image {problem}")
         return image
 
-    def _prepared(self, image: Pixels) -> np.ndarray:
+    def scale(self, pixel_size: Sequence[float] | None) -> np.ndarray:
+        """Returns by how much an image is made taller and wider, to have the pixel size of the
+        training images.
+
+        Args:
+            pixel_size: of its file; empty or None if unknown.
+        """
+        trained = self.description.pixel_size
+        scale = np.divide(pixel_size, trained) if trained and pixel_size else np.ones(2)
+        is_far = np.maximum(scale, 1 / scale).max() > _MOST_SCALED
+        is_same = abs(scale - 1).max() <= SAME_SCALE
+        return np.ones(2) if self.resized or is_far or is_same else scale
+
+    def _prepared(self, image: Pixels, pixel_size: Sequence[float] | None) -> np.ndarray:
         """Returns an image as input of the network, or for cutting into tiles."""
         if self._classifies:
             return self._fit.apply(image)
-        pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
+        height, width = np.maximum(np.round(image.shape[:2] * self.scale(pixel_size)), 1)
+        pixels = resize_to(image, self._trained if self.resized else (int(height), int(width)))
         if self._normalize_first:
             scaled = self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))
             pixels = np.asarray(_normalize(scaled))[0]

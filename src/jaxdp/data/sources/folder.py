@@ -16,7 +16,7 @@ from jaxdp.config import DataConfig
 from jaxdp.data import labels_table, sources
 from jaxdp.data.dataset import DTYPES, Dataset
 from jaxdp.data.find_images import USUAL, find_foreign, find_images, is_hidden, warn_of_unread
-from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, read_headers
+from jaxdp.data.image_file import Header, Picture, is_tiff, pages_of, pixel_size, read_headers
 from jaxdp.data.image_pairs import (
     find_pairs,
     is_unlabelled,
@@ -141,6 +141,9 @@ class FolderSource(ImageSource):
     def values(self) -> np.ndarray:
         rows = [target if isinstance(target, np.ndarray) else np.nan for _, target in self.rows]
         return np.stack(np.broadcast_arrays(*rows))
+
+    def pixel_size(self, index: int) -> Sequence[float]:
+        return pixel_size(self.rows[index][0])
 
     def stored(self, index: int) -> tuple[Picture, int | np.ndarray | Picture]:
         image, target = self.rows[index]
