@@ -123,7 +123,8 @@ def main(config: PredictConfig) -> int:
     with create_bar(f"predicting images: {len(known)}", hidden=hidden) as bar:
         shown = bar.add_task("", total=len(known))
         for image, ((pixels, _), answer) in zip(known, predictor(images), strict=True):
-            row = results.add(image.file, pixels, answer)
+            text = files.difference(image, predictor)
+            row = results.add(image.file, pixels, answer, text)
             bar.advance(shown)
             if config.json:
                 print(json.dumps(row), flush=True)

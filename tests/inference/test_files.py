@@ -1,6 +1,8 @@
 """Pictures of any kind become what a model takes, or one line says why not."""
 
+import dataclasses
 import pathlib
+import types
 import warnings
 from typing import Any
 
@@ -194,7 +196,7 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
         assert "\n" not in str(caught.value)
     (known,), left_out = survey(".")
     assert (str(known.file), known.size) == ("good.png", (5, 7))
-    assert known.span == (COLOUR.min(), COLOUR.max())
+    assert (known.mean, known.std) == (pytest.approx(COLOUR.mean()), pytest.approx(COLOUR.std()))
     assert sorted(error.where for error in left_out) == sorted(names)
 
 
@@ -235,7 +237,7 @@ def field(values: tuple[int, int], dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("values", "dtype"), [((200, 2000), "uint16"), ((20, 200), "uint8")])
-def test_images_that_are_darker_or_inverted_are_warned_of_once(
+def test_images_of_other_intensities_are_warned_of_once(
     values: tuple[int, int], dtype: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = [field(values, dtype) for _ in range(8)]
@@ -244,25 +246,65 @@ def test_images_that_are_darker_or_inverted_are_warned_of_once(
     description = dataset.describe()
     high = int(description.pixel_range[1]) if description.pixel_range else 255
 
-    def said(new: list[np.ndarray], **settings: Any) -> list[str]:
+    def said(new: list[np.ndarray], *, resized: bool = False, **settings: Any) -> list[str]:
         config = TrainConfig(model="unet", **settings)
         predictor: Any = object.__new__(Predictor)
-        predictor.description, predictor.config, predictor.resized = description, config, True
+        predictor.description, predictor.config = description, config
+        predictor.resized, predictor._plain = resized, types.SimpleNamespace(tile=512)
         facts = [files.SurveyedImage.of(f"{number}.tif", each) for number, each in enumerate(new)]
         with console.for_commands():
             files.say_notes(facts, predictor)
         return capsys.readouterr().err.splitlines()
 
-    assert said(images) == said([image // 2 for image in images]) == []
+    assert said([*images, field(values, dtype)]) == []
     dark = [images[0], images[1] // 8, images[2] // 8]
     (line,) = said(dark)
-    assert line.startswith(
-        "warning: pixels of 2 of 3 images are less than a quarter as bright as in"
-    )
-    assert "in 1.tif); scale them, or train with --normalize image" in line
+    start = "warning: other intensities than in training may change the results of"
+    assert line.startswith(f"{start} 2 of 3 images: 1.tif (")
+    assert line.endswith("scale them alike, or train with --normalize image")
     assert said(dark, normalize="image") == []
-    (line,) = said([(high - image.astype(int)).clip(0).astype(dtype) for image in images])
-    assert line.startswith("warning: pixels of 8 of 8 images are bright where they are dark in")
+    inverted = [(high - image.astype(int)).clip(0).astype(dtype) for image in images]
+    (line,) = said(inverted)
+    assert line.startswith(f"{start} 8 of 8 images: 0.tif (mean ")
+    assert line.count(".tif (") == 5
+    assert "4.tif (" in line
+    assert " and 3 more; " in line
+    hot = images[0].astype(float)
+    hot[::16, ::16] += 20 * high
+    hot += images[0].mean() - hot.mean()
+    (line,) = said([hot])
+    assert "0.tif (standard deviation " in line
+    assert said([hot], resized=True) == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_frames_of_a_film_are_not_warned_of_and_a_few_counts_more_are(is_recorded: bool) -> None:
+    """Cells of a thousand counts on a ground of 33,000, more in each frame."""
+
+    def frame(share: float) -> np.ndarray:
+        cells = np.where(RNG.random((128, 128, 1)) < share, 34_000, 33_000)
+        return (cells + RNG.normal(0, 20, cells.shape)).round().astype(np.uint16)
+
+    frames = [frame(0.02 + 0.002 * number) for number in range(12)]
+    masks = [(image[..., 0] > 33_500).astype(np.uint8) for image in frames]
+    description = from_arrays(np.stack(frames), np.stack(masks)).describe()
+    if not is_recorded:  # by a run of version 0.3
+        description = dataclasses.replace(description, spread=())
+    predictor: Any = object.__new__(Predictor)
+    predictor.description, predictor.resized = description, False
+    predictor.config = TrainConfig(model="unet")
+
+    def warns(pixels: Any) -> bool:
+        image = files.SurveyedImage.of("a.tif", np.asarray(pixels).astype(np.uint16))
+        return bool(files.difference(image, predictor))
+
+    later = frame(0.05)
+    assert not any(map(warns, [*frames, later]))
+    tilt = np.linspace(-1, 1, 128)[None, :, None]
+    hot = np.where(RNG.random(later.shape) < 0.01, 65_535, later)
+    for changed in (later + 500, later + 500 * (1 + tilt), hot, later / 257):
+        assert warns(changed)
+    assert warns(later + 500 * tilt) == is_recorded
 
 
 def test_arrays_that_are_unlike_training_are_warned_of_in_python(
@@ -283,4 +325,5 @@ def test_arrays_that_are_unlike_training_are_warned_of_in_python(
     result.predict(RNG.random((3, 28, 28, 1), np.float32))
     note, scale = sorted(capsys.readouterr().err.splitlines())
     assert note.startswith("note: 3 of 3 images are not 8x8 pixels: resized")
-    assert scale.startswith("warning: pixels of 40 of 40 images lie far outside the range of")
+    assert scale.startswith("warning: other intensities than in training may change the results")
+    assert " of 40 of 40 images: images[0] (mean " in scale

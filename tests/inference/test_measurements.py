@@ -104,6 +104,7 @@ def test_objects_are_measured_as_scikit_image_measures_the_labels_written(progra
     stack = np.stack([image_of(each) for each in objects])
     tifffile.imwrite("a.tif", stack.reshape(2, 3, 24, 24), **SAVED[program])
     table, images = predicted(stack, objects, unread=(3, 5))
+    assert images.pop("warning").isna().all()
     with tifffile.TiffFile("out/a-instances.tif") as written:
         labels = written.asarray().reshape(stack.shape)
         assert (labels.dtype, len(written.pages)) == (np.uint16, 6)
@@ -188,9 +189,10 @@ def test_a_table_without_objects_and_one_of_a_picture_can_be_read() -> None:
     results = Results(arrays().describe(), TASK, csv="a.csv", output_dir=None, top_k=1)
     for path, each in (("a.png", objects[0]), ("a.png", 0 * objects[0])):
         [file] = files.find([path])
-        results.add(file, image_of(objects[0])[..., None], certain(each))
+        results.add(file, image_of(objects[0])[..., None], certain(each), "too bright, it seems")
     results.finish(table=False)
     table, images = tables()
+    assert images.warning.tolist() == 2 * ["too bright, it seems"]
     assert (table.page.dtype, set(table.page)) == (np.dtype("int64"), {0})
     assert images.objects.tolist() == [len(table), 0]
     assert images.objects.dtype == images.page.dtype == np.dtype("int64")

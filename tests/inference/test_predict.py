@@ -406,8 +406,8 @@ def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixt
     assert [line.split(":")[0] for line in notes] == ["note", "note", "warning"]
     assert "3 of 3 images are in colour: made grey" in notes[0]
     assert "3 of 3 images are not 8x8 pixels: resized" in notes[1]
-    assert "pixels of 1 of 3 images lie far outside" in notes[2]
-    assert "(e.g. 160 to 160 in 2.png)" in notes[2]
+    assert "other intensities than in training may change the results of 2 of 3 images" in notes[2]
+    assert "1.png (mean 80, in training " in notes[2]
 
 
 def test_broken_images_are_left_out_if_wanted(

@@ -129,8 +129,8 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(
     Image.fromarray(image * np.uint16(4)).save("new/bright.png")
     assert predict.main([trained, "new", "--output-dir", "out"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: pixels of 1 of 2 images lie far outside ")
-    assert "in new/bright.png); are these images on its scale?" in line
+    assert line.startswith("warning: other intensities than in training ")
+    assert "of 1 of 2 images: new/bright.png (mean " in line
     Image.fromarray((image >> 8).astype(np.uint8)).save("new/shallow.png")
     flags = ["--output-dir", "out", "--on-bad-example", "error"]
     assert predict.main([trained, "new", *flags]) == 2

@@ -72,6 +72,8 @@ class DatasetInfo:
         value_mean, value_std: of each number of `scalar_regression` over the training set.
         pixel_size: height and width in micrometres of a pixel of the training images; empty if
             they are resized, or if their files have no pixel size or several.
+        spread: lowest and highest mean, and lowest and highest standard deviation, of a training
+            image as stored; empty if unknown.
     """
 
     task: str = "classification"
@@ -88,6 +90,7 @@ class DatasetInfo:
     value_mean: tuple[float, ...] = ()
     value_std: tuple[float, ...] = ()
     pixel_size: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
 
     @property
     def answer(self) -> str:

@@ -240,7 +240,12 @@ def measure_pixels(
             pixel_range = sample.pixel_range() if dataset.dtype != "uint8" else None
             mean, std = sample.moments(pixel_range)
             dataset = dataclasses.replace(
-                dataset, mean=mean, std=std, pixel_range=pixel_range, measured=True
+                dataset,
+                mean=mean,
+                std=std,
+                pixel_range=pixel_range,
+                spread=sample.spread(),
+                measured=True,
             )
     shape = (*size, dataset.image_shape[2] or len(dataset.mean))
     first = next(iter(splits.values()))

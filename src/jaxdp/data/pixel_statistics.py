@@ -20,6 +20,7 @@ class PixelStatistics:
 
     Attributes:
         shape: of an image.
+        each: mean and standard deviation of each example, over all channels.
         drawn: some pixels of each example, if their range is requested.
         extremes: the smallest and the largest pixel of the first example, if the range is
             requested.
@@ -29,6 +30,7 @@ class PixelStatistics:
     pixels: int
     total: Any
     squares: Any
+    each: list[tuple[float, float]]
     drawn: list[np.ndarray]
     extremes: tuple[float, float] = NO_PIXELS
 
@@ -52,7 +54,9 @@ class PixelStatistics:
         else:
             channels = channels.astype(np.float64)
             total, squares = channels.sum(0), (channels**2).sum(0)
-        return cls(images.shape, len(channels), total, squares, drawn, ends)
+        mean, square = (np.sum(sums) / max(images.size, 1) for sums in (total, squares))
+        each = [(float(mean), math.sqrt(max(square - mean**2, 0)))]
+        return cls(images.shape, len(channels), total, squares, each, drawn, ends)
 
     def add(self, part: "PixelStatistics") -> "PixelStatistics":
         """Returns the sums over these examples and other examples with the same number of
@@ -63,6 +67,7 @@ class PixelStatistics:
             self.pixels + part.pixels,
             self.total + part.total,
             self.squares + part.squares,
+            [*self.each, *part.each],
             [*self.drawn, *part.drawn],
         )
 
@@ -74,6 +79,10 @@ class PixelStatistics:
             low, high = float(pixels.min()), float(pixels.max())
         # Beyond 2**53 a float does not change by 1.
         return low, high if high > low else low + max(1.0, abs(low) * 2.0**-20)
+
+    def spread(self) -> tuple[float, ...]:
+        """Returns `Dataset.spread`."""
+        return tuple(end(values) for values in zip(*self.each, strict=True) for end in (min, max))
 
     def moments(self, pixel_range: tuple[float, float] | None = None) -> Moments:
         """Returns mean and standard deviation of each channel.

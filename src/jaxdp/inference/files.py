@@ -5,6 +5,7 @@ the training images. These images do not belong to a dataset.
 import collections
 import concurrent.futures
 import dataclasses
+import math
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -19,20 +20,13 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.predictor import SAME_SCALE, Predictor
 from jaxdp.runtime import platform
 from jaxdp.text.console import say, warn
-from jaxdp.text.messages import valid_text
+from jaxdp.text.messages import some, valid_text
 from jaxdp.text.parsing import resolved
 
 _KEPT_BYTES = 2**28  # bytes of pixels that need not be decoded a second time
-# Standard deviations from the mean of a dataset at which pixels are probably on another scale.
-_FAR = 20
-_DARK = 4  # factor by which an image is darker than a dataset, with correspondingly less contrast
-# How pixels differ from a dataset, and the remedy.
-_OUTSIDE = ("lie far outside the range of", "are these images on its scale?")
-_DARKER = (
-    "are less than a quarter as bright as in",
-    f"scale them, or train with {flag('normalize', 'image')}",
-)
-_INVERTED = ("are bright where they are dark in", "are these images inverted?")
+# Share of the contrast of training images by which the mean of any image may differ, and the factor
+# by which its contrast may.
+_SHIFT, _FACTOR = 0.25, 1.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +120,6 @@ class SurveyedImage:
         file: an `ImageFile`, or the name of an array.
         size: height and width.
         changes: the conversions of the image when it was read, e.g. `image_file.GREYED`.
-        span: the smallest and the largest pixel. If pixels have more than 8 bits, 0.1% on both
-            sides is excluded.
         mean, std: of all pixels.
         pixels: pixels of the first images, as long as they take little memory together.
         pixel_size: height and width of a pixel in micrometres; empty if its file has none, and
@@ -137,7 +129,6 @@ class SurveyedImage:
     file: Any
     size: tuple[int, ...]
     changes: tuple[str, ...]
-    span: tuple[float, float]
     mean: float
     std: float
     pixels: np.ndarray | None = dataclasses.field(repr=False)
@@ -154,14 +145,10 @@ class SurveyedImage:
         pixel_size: Sequence[float] | None = None,
     ) -> "SurveyedImage":
         """Returns the facts of pixels (height, width, channels)."""
-        low, high = pixels.min(), pixels.max()
-        if pixels.dtype != np.uint8:
-            low, high = np.percentile(pixels, (0.1, 99.9))
         return cls(
             file=file,
             size=pixels.shape[:2],
             changes=changes,
-            span=(float(low), float(high)),
             mean=float(pixels.mean(dtype=np.float64)),
             std=float(pixels.std(dtype=np.float64)),
             pixels=pixels if keep else None,
@@ -209,7 +196,7 @@ def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
     """
     height, width, _ = predictor.description.image_shape
     changed: dict[str, list[SurveyedImage]] = collections.defaultdict(list)
-    unlike: dict[tuple[str, str], list[SurveyedImage]] = collections.defaultdict(list)
+    unlike = list[str]()
     for image in known:
         for change in image.changes:
             changed[change].append(image)
@@ -218,17 +205,17 @@ def say_notes(known: Sequence[SurveyedImage], predictor: Predictor) -> None:
             changed[size].append(image)
         if note := _scale_note(image, predictor):
             changed[note].append(image)
-        if difference := _difference(image, predictor):
-            unlike[difference].append(image)
+        if text := difference(image, predictor):
+            unlike.append(f"{image.file} ({text})")
     for change, images in changed.items():
         verb = "is" if len(images) == 1 else "are"
         held = f"{len(images)} of {len(known)} images {verb} {change}"
         say(f"note: {held} (e.g. {images[0].file})")
-    for (difference, remedy), images in unlike.items():
-        darkest, brightest = images[0].span
+    if unlike:
         warn(
-            f"pixels of {len(images)} of {len(known)} images {difference} the run's dataset"
-            f" (e.g. {darkest:g} to {brightest:g} in {images[0].file}); {remedy}"
+            f"other intensities than in training may change the results of {len(unlike)} of"
+            f" {len(known)} images: {some(unlike)}; scale them alike, or train with"
+            f" {flag('normalize', 'image')}"
         )
     if any(predictor.needs_tiles(image.size) for image in known) and predictor.reach is None:
         say(
@@ -254,20 +241,21 @@ def _scale_note(image: SurveyedImage, predictor: Predictor) -> str:
     return f"of {now} \N{MICRO SIGN}m per pixel, too far from {then} in training to be resampled"
 
 
-def _difference(image: SurveyedImage, predictor: Predictor) -> tuple[str, str] | None:
-    """Returns how an image differs from the statistics of the training set, and the remedy."""
-    description = predictor.description
-    means, stds = description.stored_moments()
-    low, high = description.pixel_range or (0.0, 255.0)
-    lowest, highest = np.min(means - _FAR * stds), np.max(means + _FAR * stds)
-    if description.pixel_range is not None:
-        lowest, highest = low - (high - low) / 2, high + (high - low) / 2
-    if image.span[0] < lowest or image.span[1] > highest:
-        return _OUTSIDE
-    if predictor.config.normalize != "channel":
-        return None  # brightness does not matter, or the statistics describe other images
-    mean, std = means.mean(), stds.mean()
-    if image.mean < mean / _DARK and image.std < std / _DARK:
-        return _DARKER
-    off = abs(image.mean - mean)
-    return _INVERTED if off > max(std, 2 * abs(low + high - image.mean - mean)) else None
+def difference(image: SurveyedImage, predictor: Predictor) -> str:
+    """Returns how the intensities of an image differ from training, if that matters."""
+    description, normalize = predictor.description, predictor.config.normalize
+    if normalize == "image" or (normalize == "imagenet" and not description.spread):
+        return ""
+    mean, std = (moment.mean() for moment in description.stored_moments())
+    # If they were not recorded, ends that frames of a film have.
+    guessed = (mean - std / 2, mean + std / 2, std / 1.5, std * 1.5)
+    darkest, brightest, flattest, steepest = description.spread or guessed
+    shift = max(brightest - darkest, _SHIFT * steepest)
+    factor = max(steepest / flattest, _FACTOR) if flattest else math.inf
+    if not darkest - shift <= image.mean <= brightest + shift:
+        return f"mean {image.mean:.5g}, in training {darkest:.5g} to {brightest:.5g}"
+    # Resizing has changed the contrast.
+    is_resized = predictor.resized or (predictor.scale(image.pixel_size) != 1).any()
+    if is_resized or flattest / factor <= image.std <= steepest * factor:
+        return ""
+    return f"standard deviation {image.std:.4g}, in training {flattest:.4g} to {steepest:.4g}"

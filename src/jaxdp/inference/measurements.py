@@ -11,6 +11,7 @@ from jaxdp.data.tiff import Plane
 _SIZE = "pixel_height_um pixel_width_um"
 IMAGE_COLUMNS = (
     f"page t z objects mean_area_pixels total_area_pixels mean_area_um2 total_area_um2 {_SIZE}"
+    " warning"
 ).split()
 
 

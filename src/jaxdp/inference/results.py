@@ -106,12 +106,13 @@ class Results:
         for path in self._tables:
             check_folder("csv", path.parent)
 
-    def add(self, file: ImageFile, image: np.ndarray, answer: np.ndarray) -> Row:
+    def add(self, file: ImageFile, image: np.ndarray, answer: np.ndarray, warning: str = "") -> Row:
         """Writes the prediction for an image, and returns facts about the image.
 
         Args:
             image: as stored (H, W, C).
             answer: probabilities of the classes, or a prediction for each pixel.
+            warning: text for the table of images.
         """
         if self._description.answer == "classification":
             row = self._task.row(answer, self._top_k)
@@ -120,6 +121,7 @@ class Results:
             row = self._pixels(file, answer)
         elif self._task.finds_instances:
             row = self._objects(file, image, answer)
+            self._image_cells[-1].append(warning)
         else:
             row = self._labels(file, image, answer)
         self._rows.append({"file": str(file)} | row)

@@ -32,7 +32,10 @@ class Dataset(TypedDict):
     mask_values: NotRequired[list[Count]]
     value_mean: NotRequired[list[float]]
     value_std: NotRequired[list[Annotated[float, lambda value: value > 0]]]
-    pixel_size: NotRequired[list[Annotated[float, lambda value: value > 0]]]
+    pixel_size: NotRequired[
+        Annotated[list[float], lambda sides: len(sides) in (0, 2) and min(sides, default=1) > 0]
+    ]
+    spread: NotRequired[Annotated[list[float], lambda ends: len(ends) in (0, 4)]]
     fingerprint: NotRequired[str]
     own_task: NotRequired[str]
     own_loss: NotRequired[bool]
@@ -133,7 +136,6 @@ def problem(content: Any, name: str) -> str:
             "std": len(content["std"]) == channels,
             "class_names": len(content["class_names"]) in (0, content["num_classes"]),
             "pixel_range": low < high,
-            "pixel_size": len(content.get("pixel_size", ())) in (0, 2),
         }
         field = next((name for name, does in fits.items() if not does), None)
     return "" if field is None else f"{field} is missing in it, or no such value"
