@@ -42,7 +42,8 @@ class ThreeClasses(Task):
         """
         import scipy.ndimage  # pyright: ignore  # 0.1 s, which few runs need
 
-        smooth: Any = functools.partial(scipy.ndimage.gaussian_filter, sigma=_SMOOTHING)  # pyright: ignore
+        gaussian: Any = scipy.ndimage.gaussian_filter  # pyright: ignore
+        smooth = functools.partial(gaussian, sigma=_SMOOTHING)
         background, probability, _ = np.moveaxis(prediction, -1, 0)
         probability = smooth(probability)
         cell = probability > 0.5
