@@ -3,9 +3,10 @@
 Most constant defaults are in the declarations of their settings, in `config/`.
 
 `with_saved` keeps what the run to be resumed had. `with_dataset` takes what the dataset decides,
-and AdamW with its own rate for a training set of fewer than 512 examples. `with_task` fills in the
-loss, `with_strategy` the settings of the strategy, and `with_devices` what model and devices
-decide. `with_lengths` fills in the lengths, and the learning rate if it is still open.
+crops and a small U-Net for large images, and AdamW with its own rate for a training set of fewer
+than 512 examples. `with_task` fills in the loss, `with_strategy` the settings of the strategy, and
+`with_devices` what model and devices decide. `with_lengths` fills in the lengths, and the learning
+rate if it is still open.
 After that no setting is None unless None is a value of its own (`config.facts.Facts.none`), or
 an optimizer or schedule that a program gave takes the place of the setting.
 """
@@ -30,6 +31,7 @@ from jaxdp.data.sources import Dataset, Split
 from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding import strategy as strategies
+from jaxdp.sharding.memory import power_below
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step.optim import DEFAULT_BATCH_SIZE
 from jaxdp.tasks import Task
@@ -59,12 +61,19 @@ MIN_DEFAULT_CHECKPOINT_STEPS = 100
 DEVICE_DATA_FRACTION = 0.25
 # Examples that share batch-norm statistics by default: as many as one device often has.
 DEFAULT_GROUP = 32
+# A U-Net trains on crops of this side if the images are larger, and with fewer channels than its
+# own 64: then a step of 128 examples, the largest default batch, takes 5 GB.
+CROP, BASE_CHANNELS = 128, 16
 
 
-def with_saved(config: TrainConfig) -> TrainConfig:
+def with_saved(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     """Returns the settings with what the resumed run used, because defaults may have changed since
-    it began: its batch norm unless another batch size is given, its batch size, and its optimizer
-    with the learning rate unless an optimizer is given.
+    it began: its batch norm unless another batch size is given, its batch size, its augmentation,
+    the keywords of its model, and its optimizer with the learning rate unless an optimizer is
+    given.
+
+    Args:
+        dataset: given as an object, perhaps with an augmentation of its own.
     """
     if config.run_dir is None or config.resume == "never":
         return config
@@ -72,16 +81,19 @@ def with_saved(config: TrainConfig) -> TrainConfig:
     if not run.file("config.yaml").is_file():
         return config
     saved, size = run.load_config(), config.global_batch_size
+    if config.augment is None and not (dataset and (dataset.settings or dataset).augment):
+        config = config.replace(augment=saved.augment)
+    if config.model == saved.model:
+        config = config.replace(model_kwargs=config.model_kwargs or saved.model_kwargs)
     if config.batch_norm is None and size in (None, saved.global_batch_size):
         config = config.replace(batch_norm=saved.batch_norm)
     if size is None and config.per_device_batch_size is None:
         config = config.replace(global_batch_size=saved.global_batch_size)
     if config.optimizer is None and saved.optimizer != OBJECT:
         config = config.replace(optimizer=saved.optimizer)
-        if config.learning_rate is None and "learning_rate" in saved.filled:
-            config = config.fill(learning_rate=saved.learning_rate)
-        elif config.learning_rate is None:
-            config = config.replace(learning_rate=saved.learning_rate)
+        if config.learning_rate is None:
+            keep = config.fill if "learning_rate" in saved.filled else config.replace
+            config = keep(learning_rate=saved.learning_rate)
     return config
 
 
@@ -98,7 +110,7 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     given = [name for name, value in settings.items() if value is not None]
     displaced = displaced_by(TrainConfig, given)
     if config.augment is None:
-        defaults["augment"] = dataset.augment
+        defaults |= {"augment": dataset.augment} | _of_large_images(config, dataset)
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
             defaults[name] = dict(value.get(config.model, {})) | config.model_kwargs
@@ -109,6 +121,26 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
         elif inputs.schedule is None:
             defaults[name] = value.get(optimizer)
     return config.replace(**defaults)
+
+
+def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
+    """Returns crops and the size of a U-Net for large images, and prints them, if neither the
+    settings nor the dataset determine them.
+
+    They do not depend on the devices, because the same command gives the same model everywhere.
+    """
+    given = (dataset.settings or dataset).augment or config.model_kwargs or dataset.defaults
+    height, width, _ = dataset.image_shape
+    if config.model != "unet" or given or max(height, width) <= CROP:
+        return {}
+    side, kwargs = min(CROP, height, width), {"base_channels": BASE_CHANNELS}
+    words = (f"crop:{side}", *dataset.augment)
+    say(
+        f"note: {config.dataset}: images of {height}x{width}: {flag('augment', words)} and"
+        f" {flag('model_kwargs', kwargs)} by default; an epoch sees"
+        f" 1/{round(height * width / side**2)} of each image"
+    )
+    return {"augment": words, "model_kwargs": kwargs}
 
 
 def _takes_small_set_rate(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
@@ -132,8 +164,7 @@ def default_batch_size(examples: int) -> int:
     Args:
         examples: of the training set.
     """
-    quarter = max(examples // FEWEST_DEFAULT_STEPS, 1)
-    return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
+    return min(DEFAULT_BATCH_SIZE, power_below(examples // FEWEST_DEFAULT_STEPS))
 
 
 def with_task(config: TrainConfig, task: Task, inputs: Inputs) -> TrainConfig:

@@ -224,7 +224,7 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
-    given = resolve.with_saved(given)
+    given = resolve.with_saved(given, inputs.dataset)
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)

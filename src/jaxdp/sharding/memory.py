@@ -136,8 +136,8 @@ def largest_power(
         usable: available bytes.
     """
     tried: dict[int, int | float] = {}
-    best, fails = 0, 2 * _power(most)
-    count = _power(min(first, most))
+    best, fails = 0, 2 * power_below(most)
+    count = power_below(min(first, most))
     while best < count < fails:
         tried[count] = bytes_of(count)
         if tried[count] <= usable:
@@ -152,11 +152,11 @@ def largest_power(
             guess = high + (usable - tried[high]) / max(growth, 1.0)
         # The line through small steps is too steep, because activations use memory for gradients
         # before.
-        count = min(max(_power(guess), 2 * best), _LARGEST_JUMP * max(best, 1), fails // 2)
+        count = min(max(power_below(guess), 2 * best), _LARGEST_JUMP * max(best, 1), fails // 2)
     return best
 
 
-def _power(number: int | float) -> int:
+def power_below(number: int | float) -> int:
     """Returns the largest power of 2 that does not exceed a number, and at least 1."""
     return 1 << (max(int(number), 1).bit_length() - 1)
 
