@@ -46,6 +46,7 @@ def main(config: TrainConfig) -> int:
                     strategy=config.strategy,
                 )
                 from jaxdp.build import setup as setup_lib
+                from jaxdp.build import step_memory
                 from jaxdp.callbacks.watchdog import Watchdog
                 from jaxdp.reporting import progress
                 from jaxdp.training.run import run_setup
@@ -59,6 +60,7 @@ def main(config: TrainConfig) -> int:
                 config.replace(plugins=add_running_script(config.plugins)), advance=reading
             )
             signals.check()
+            cleanup.enter_context(step_memory.explained(setup))
             outcome = run_setup(
                 setup,
                 group,

@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import tasks
-from jaxdp.build import resolve
+from jaxdp.build import resolve, step_memory
 from jaxdp.build.inputs import refuse, take_inputs
 from jaxdp.build.setup import Setup, create_setup
 from jaxdp.cli.exit_codes import EXIT_STOPPED
@@ -197,7 +197,7 @@ class Trainer:
         saves = run_dir is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         signals = StopSignals((signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,))
         try:
-            with signals.handled():
+            with signals.handled(), step_memory.explained(setup):
                 outcome = run_setup(
                     setup,
                     self._group,

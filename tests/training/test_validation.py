@@ -2,7 +2,6 @@
 last state is the result.
 """
 
-import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -46,20 +45,6 @@ def test_a_share_of_each_class_is_drawn_by_the_seed() -> None:
     assert sorted(bytes_of(first.train) + bytes_of(first.validation)) == sorted(
         bytes_of(whole.train)
     )
-
-
-def test_a_batch_of_whole_images_has_the_pixels_of_a_step_of_crops() -> None:
-    images = np.zeros((40, 32, 32), np.uint8)
-    images[:, ::2] = 1
-    data = jaxdp.data.from_arrays(images, images, validation=0.5)
-    settings: dict[str, Any] = {"devices": 1, "model_kwargs": {"base_channels": 2, "levels": 2}}
-    for augment, size in (([], 16), (["crop:16"], 4), (["crop:4"], 1)):
-        trainer = jaxdp.Trainer("unet", data, augment=augment, global_batch_size=16, **settings)
-        evaluator = trainer.setup.evaluator
-        assert evaluator.batch_size("validation") == size
-        smaller = dataclasses.replace(evaluator.dataset, image_shape=(2, 2, 1))
-        examples = dataclasses.replace(evaluator.examples, dataset=smaller)
-        assert dataclasses.replace(evaluator, examples=examples).batch_size("validation") == 16
 
 
 @pytest.mark.parametrize(

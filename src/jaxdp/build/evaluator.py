@@ -1,26 +1,28 @@
 """Evaluates a state on the splits of a dataset."""
 
 import collections
-import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxdp.build.examples import Examples
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess
-from jaxdp.data.augment.words import output_shape
 from jaxdp.data.request import SPLIT_FLAGS
 from jaxdp.data.sources import Dataset
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime.processes import compile_then_barrier
+from jaxdp.sharding import memory
 from jaxdp.step import metrics
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.text.console import say
 
+# Of a batch of images with an answer for each pixel, unless it has one image for each shard. A
+# signal waits for a batch.
+_MOST_PIXELS = 2**20
 # Batches that the devices have been given before the host waits for the first.
 _AHEAD = 2
+_REMEDY = f"cut the images into tiles, or train with a smaller {flag('global_batch_size')} or model"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,12 +74,10 @@ class Evaluator:
         strategy, count = self.examples.strategy, len(self.examples.source(split))
         shards = strategy.shards
         if not strategy.step_config.task.over_batch:
-            whole = shape = self.dataset.image_shape
-            with contextlib.suppress(ConfigError):  # other images may be smaller
-                shape = output_shape(self.preprocess.augmentations, whole)
-            # No more pixels than in a step of crops, because a signal waits for a batch.
-            most = max(self.most * math.prod(shape) // math.prod(whole), 1)
-            return -(-min(most, self.most, count) // shards) * shards
+            height, width, _ = self.dataset.image_shape
+            is_dense = self.dataset.kind != "classification"
+            most = max(_MOST_PIXELS // (height * width), 1) if is_dense else count
+            return -(-min(self.most, count, most) // shards) * shards
         whole = self.most // shards * shards
         if not 0 < whole <= count:
             remedy = f"the loss is over a whole batch, and the {split} data have {count} examples"
@@ -102,9 +102,12 @@ class Evaluator:
         count = len(self.examples.source(split))
         sums: metrics.Sums = {}
         order = pipeline.EvaluationOrder(count, self.batch_size(split))
-        for part in self._parts(state, split, order):
-            sums = metrics.add(sums, part)
-            batch_done()
+        shape = self.dataset.image_shape
+        what = f"evaluating {order.global_batch_size} images of {shape[0]}x{shape[1]}"
+        with memory.explained(what, lambda _: _REMEDY):
+            for part in self._parts(state, split, order):
+                sums = metrics.add(sums, part)
+                batch_done()
         if not sums["examples"]:
             raise self.examples.source(split).nothing_left()
         if sums.get("unscored", 0.0) == sums["examples"]:

@@ -6,6 +6,9 @@ from typing import Any
 
 import jax
 
+from jaxdp.build.resolve import CROP
+from jaxdp.data.augment import output_shape
+from jaxdp.errors import flag
 from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory
@@ -43,6 +46,27 @@ def plan_setup(setup: Any, target: Target | None, limit: int | None) -> Record:
             setup.strategy, compile_batch, limit, first=examples
         ),
     }
+
+
+def explained(setup: Any) -> Any:
+    """Returns a context that turns an allocation that fails in a run into a ConfigError.
+
+    Its remedy supposes that most of a step is activations, in proportion to examples and pixels.
+    """
+    size, augmentations = setup.config.global_batch_size, setup.step_config.preprocess.augmentations
+    height, width, _ = output_shape(augmentations, setup.dataset.image_shape)
+    pixels, unit = height * width, setup.config.accumulate_steps * setup.strategy.num_devices
+
+    def remedy(times: float) -> str:
+        crop = ""
+        if setup.dataset.kind != "classification" and pixels > CROP**2:
+            crop = f"{flag('augment', f'crop:{CROP}')} "
+            times = max(times * CROP**2 / pixels, 1)
+        batch = flag("global_batch_size", unit * memory.power_below(size / times / unit))
+        others = f"with {flag('remat', 'blocks')} or a smaller model"
+        return f"try {crop}{batch}; python -m jaxdp.plan shows what fits {others}"
+
+    return memory.explained(f"a training step of {size} images of {height}x{width}", remedy)
 
 
 def _describe(setup: Any, target: Target | None, limit: int) -> Record:

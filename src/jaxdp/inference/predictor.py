@@ -18,12 +18,13 @@ from jaxdp.data.image_file import Data, Picture, planes_of, read_image
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.source import BadExample, Size
 from jaxdp.data.sources import Description
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.inference import receptive_field as reach
 from jaxdp.inference.apply import create_apply, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
 from jaxdp.inference.tiles import Tiles
 from jaxdp.runtime import platform
+from jaxdp.sharding import memory
 from jaxdp.sharding.forward import Forward
 from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
@@ -34,7 +35,7 @@ _MOST_SCALED = 4  # a larger factor is rather a mistake in a file
 _LEAST_TILE = 64
 _OVERLAP = 64  # pixels, if no overlap makes the tiles agree with the whole image
 _MOST = 64  # images that a device computes at a time, always for a classifier
-_PIXELS = 4 * TILE**2  # about this many for other images
+_TILES = 4  # about as many pixels as these tiles for other images
 # If each image is normalized by its own mean and standard deviation, this precedes tiling, because
 # these values differ between tiles.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
@@ -146,12 +147,16 @@ class Predictor:
                 yield from [pixels] if cutter is None else cutter.cut(pixels)
 
         answers = self._batches.in_order(tiles())
-        for answer in answers:
-            given, size, shape, cutter = pending.popleft()
-            if cutter is not None:
-                answer = cutter.blend(shape, itertools.chain([answer], answers))
-                answer = resize_to(answer, size)
-            yield given, answer
+        remedy = (
+            f"use a smaller {flag('tile')}, fewer {flag('devices', quote='')}, or smaller images"
+        )
+        with memory.explained("predicting images", lambda _: remedy):
+            for answer in answers:
+                given, size, shape, cutter = pending.popleft()
+                if cutter is not None:
+                    answer = cutter.blend(shape, itertools.chain([answer], answers))
+                    answer = resize_to(answer, size)
+                yield given, answer
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
@@ -207,8 +212,8 @@ class Predictor:
         """Returns how many images of this shape a device computes at a time."""
         if self._classifies:
             return _MOST
-        fitting = max(_PIXELS // (shape[0] * shape[1]), 1)
-        return min(1 << (fitting.bit_length() - 1), _MOST)
+        pixels = _TILES * min(self._plain.tile, TILE) ** 2
+        return min(memory.power_below(pixels // (shape[0] * shape[1])), _MOST)
 
     def _output_side(self, side: int) -> int:
         shape, dtype = (1, side, side, self.description.image_shape[-1]), self.description.dtype

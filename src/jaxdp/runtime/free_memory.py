@@ -18,14 +18,25 @@ _FILES = {
 _UNNOTICED_BYTES = 64 * 2**20  # smaller requests are not checked
 
 
+class TooLarge(ValueError):
+    """There is less free memory than a request takes.
+
+    Attributes:
+        times: how many times the free memory it takes.
+    """
+
+    times: float
+
+
 def check_memory(wanted: int) -> None:
-    """Raises ValueError if this number of bytes exceeds the free memory of this machine or
-    container.
+    """Raises TooLarge, a ValueError, if this number of bytes exceeds the free memory of this
+    machine or container.
     """
     if wanted > _UNNOTICED_BYTES and wanted > (free := available_memory_bytes()):
-        raise ValueError(
-            f"it would take {bytes_text(wanted)} of memory, and {bytes_text(free)} are free"
-        )
+        problem = f"it would take {bytes_text(wanted)} of memory, and {bytes_text(free)} are free"
+        error = TooLarge(problem)
+        error.times = wanted / max(free, 1)
+        raise error
 
 
 def machine_memory_bytes() -> int:

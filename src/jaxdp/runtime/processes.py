@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxdp.cli.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.config import ProcessConfig
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import clusters, coordinator, cpu_backend
+from jaxdp.runtime.free_memory import check_memory
 from jaxdp.runtime.group import Group, runtime_state
 from jaxdp.text.console import say_again
 from jaxdp.text.flags import for_command
@@ -35,7 +37,7 @@ LAUNCHED = ("JAXDP_COORDINATOR", "JAXDP_NUM_PROCESSES", "JAXDP_PROCESS_ID")
 _EXPLICIT = ("coordinator", "num_processes", "process_id")
 _group = Group()
 _has_announced = False  # the addresses of the processes to each other
-_compiled: set[tuple[Any, ...]] = set()
+_compiled: Any = weakref.WeakKeyDictionary()  # shapes for which each function was compiled
 
 
 def start(config: ProcessConfig) -> Group:
@@ -74,15 +76,21 @@ def compile_then_barrier(function: Any, *args: Any) -> Any:
     Args:
         function: the result of `jax.jit` or `jax.pmap`. Any other function is only called.
         *args: the state, which always has the same shapes, and further arguments.
+
+    Raises:
+        TooLarge: if a CPU does not have the memory.
     """
-    if _group.count > 1 and hasattr(function, "lower"):
+    if hasattr(function, "lower"):
         import jax
 
-        shapes = (function, *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args[1:])))
-        if shapes not in _compiled:
-            function.lower(*args).compile()  # the call finds it
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args[1:]))
+        if shapes not in (known := _compiled.setdefault(function, set())):
+            program = function.lower(*args).compile()  # the call finds it
+            if jax.default_backend() == "cpu":  # Linux would end the process
+                sharing = len(jax.tree.leaves(args)[0].sharding.addressable_devices)
+                check_memory(sharing * program.memory_analysis().temp_size_in_bytes)
             _group.barrier()
-            _compiled.add(shapes)
+            known.add(shapes)
     return function(*args)
 
 

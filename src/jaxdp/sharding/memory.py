@@ -1,11 +1,12 @@
 """Estimates the memory of a step and the batch that fits, by compiling the step, before anything is
-allocated.
+allocated. Explains an allocation that fails nevertheless.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from jax.experimental import multihost_utils
 
 from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
+from jaxdp.runtime.free_memory import TooLarge
 from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
+from jaxdp.text.messages import brief
 from jaxdp.text.units import bytes_text
 
 # The rest is for gaps of the allocator and for the programs.
@@ -122,6 +125,24 @@ def largest_batch(
         return step.total
 
     return unit * largest_power(bytes_of, first // unit, most // unit, USABLE_FRACTION * limit)
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: Callable[[float], str]) -> Iterator[None]:
+    """Turns an allocation that fails in the block into a ConfigError.
+
+    Args:
+        what: the block does, e.g. `a training step of 4 images of 96x96`.
+        remedy: returns what to do to take so many times less memory.
+    """
+    try:
+        yield
+    except (MemoryError, TooLarge, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        problem = f"{what} does not fit the memory ({brief(error)})"
+        text = f"{problem}; {remedy(getattr(error, 'times', 2.0))}"
+        raise ConfigError("", "", text) from error
 
 
 def largest_power(
