@@ -1,5 +1,6 @@
 """Refuses a model for which there is not enough memory before anything of it is made."""
 
+import bisect
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -45,15 +46,14 @@ def check(setup: "Setup") -> None:
     if not counts:
         raise ConfigError("model", setup.config.model, f"{sizes}; choose a smaller one")
     name = max(counts, key=lambda each: counts[each])
-    fits, too_large = 0, counts[name]
-    while too_large - fits > 1:
-        middle = (fits + too_large) // 2
-        smaller = setup.config.replace(model_kwargs=kwargs | {name: middle})
+
+    def is_large(count: int) -> bool:
+        smaller = setup.config.replace(model_kwargs=kwargs | {name: count})
         try:
-            shapes = array_shapes(smaller, setup.dataset, setup.inputs)[0].values()
-            is_small = required(shapes) <= free
+            return required(array_shapes(smaller, setup.dataset, setup.inputs)[0].values()) > free
         except ConfigError:  # the model does not take this number, e.g. a depth
-            is_small = False
-        fits, too_large = (middle, too_large) if is_small else (fits, middle)
+            return True
+
+    fits = bisect.bisect_left(range(1, counts[name]), True, key=is_large)
     remedy = f"use at most {name}={fits}" if fits else "choose a smaller model"
     raise ConfigError("model_kwargs", {name: counts[name]}, f"{sizes}; {remedy}")
