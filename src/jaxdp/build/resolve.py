@@ -134,7 +134,8 @@ def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     if config.model != "unet" or given or max(height, width) <= CROP:
         return {}
     side, kwargs = min(CROP, height, width), {"base_channels": BASE_CHANNELS}
-    words = (f"crop:{side}", *dataset.augment)
+    word = "crop_foreground" if dataset.instances else "crop"
+    words = (f"{word}:{side}", *dataset.augment)
     say(
         f"note: {config.dataset}: images of {height}x{width}: {flag('augment', words)} and"
         f" {flag('model_kwargs', kwargs)} by default; an epoch sees"
