@@ -24,7 +24,7 @@ from jaxdp.config import DataConfig, TrainConfig, run_hash
 from jaxdp.config.files import defining
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
-from jaxdp.data.sources import BadExample, open_dataset
+from jaxdp.data.sources import BadExample, Split, open_dataset
 from jaxdp.data.sources import cells as drawn
 from jaxdp.errors import ConfigError
 from jaxdp.inference import instances
@@ -253,6 +253,21 @@ def test_a_neck_parts_an_object_only_if_it_is_narrow_enough() -> None:
     assert [each.max() for each in found] == [1, 2]
 
 
+class OneBad:
+    """The examples of a split, but for the second, which cannot be read."""
+
+    def __init__(self, split: Any) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 1:
+            raise BadExample("example 1", "is broken")
+        return self.split.unchecked(index)
+
+
 def test_validation_data_choose_the_settings_and_the_run_keeps_them() -> None:
     dataset = arrays(validation=0.25)
     result = jaxdp.Trainer(
@@ -268,6 +283,9 @@ def test_validation_data_choose_the_settings_and_the_run_keeps_them() -> None:
     setup = setup_of(dataset, task_kwargs=given)
     task = instances.choose(result.predictor(), dataset.validation, setup.step_config.task)
     assert task == InstanceSegmentation(3, targets_of.OUTPUT_NAMES, **given)
+    # A bad example that this process has not read yet is passed over.
+    split = Split(OneBad(dataset.validation), dataset, where="validation", skip=True)
+    assert len(list(instances.count(result.predictor(), split))) == len(split) - 1 > 0
     # The mutant keeps the usual settings whatever the data say.
     calls = iter([0.1, 0.3, 0.9, 0.2, 0.3, 0.4, 0.1, 0.2, 0.8, 0.3, 0.1])
     with pytest.MonkeyPatch.context() as patch:

@@ -31,15 +31,19 @@ def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "heigh
     return stored.astype(np.int32)
 
 
-def real_size(instances: Objects) -> tuple[int, int]:
-    """Returns height and width of an image without its padding at the bottom and right."""
-    real = instances != PAD_LABEL
-    return int(real.any(1).sum()), int(real.any(0).sum())
-
-
 def as_masks(instances: Objects) -> Int[np.ndarray, "height width"]:
     """Returns instance labels as masks of a batch, in which padding is IGNORE_LABEL, as in other
     masks, and no object has this number.
     """
     numbers = np.where(instances >= IGNORE_LABEL, instances + 1, np.maximum(instances, 0))
     return np.where(instances == PAD_LABEL, IGNORE_LABEL, numbers).astype(np.int32)
+
+
+def real_size(masks: Objects) -> tuple[int, int]:
+    """Returns height and width of an image without its padding at the bottom and right.
+
+    Args:
+        masks: as `as_masks` returns them.
+    """
+    real = masks != IGNORE_LABEL
+    return int(real.any(1).sum()), int(real.any(0).sum())
