@@ -470,7 +470,7 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(no_pictures: None) -> None
 
 @pytest.mark.slow
 def test_sparse_cells_are_found_as_large_as_they_are() -> None:
-    """With balanced classes mean areas were 1.45 times too large, and the average precision 0.43."""
+    """Three balanced classes made mean areas 1.45 times too large, and the average precision 0.43."""
     trainer = jaxdp.Trainer("unet", "cells:sparse", instances=True, devices=1, progress=False)
     result = trainer.fit()
     source = data.load("cells:sparse", instances=True).test

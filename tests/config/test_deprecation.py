@@ -70,21 +70,6 @@ def test_files_may_hold_a_removed_setting_at_its_default(
     )
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ({"exchange": "allreduce", "instances": True, "class_weights": None}, "balanced"),
-        ({"exchange": "allreduce", "instances": True, "class_weights": "1,2,3"}, "1,2,3"),
-        ({"exchange": "allreduce", "instances": False, "class_weights": None}, "None"),
-        ({"instances": True, "class_weights": None}, "None"),
-    ],
-)
-def test_instances_of_version_0_2_stay_balanced(lines: dict[str, Any], expected: str) -> None:
-    """A run of that version continues with the loss that it began with."""
-    pathlib.Path("old.yaml").write_text(yaml.safe_dump(lines))
-    assert str(config.load("old.yaml").get("class_weights")) == expected
-
-
 @pytest.mark.parametrize("mesh", ["data=4", "data=4,space=1", "space=1, data=4", "space=1"])
 def test_files_may_hold_a_mesh_over_which_only_the_batch_is_shared(
     mesh: str, capsys: pytest.CaptureFixture[str]

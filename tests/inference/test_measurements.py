@@ -3,52 +3,19 @@
 import pathlib
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
+from drawn_cells import arrays, cells, image_of, perfect
 from PIL import Image
 from skimage import measure
 
-from jaxdp import data
 from jaxdp.data import image_file
 from jaxdp.inference import files, measurements
 from jaxdp.inference.results import Results
 from jaxdp.tasks import InstanceSegmentation
-from jaxdp.tasks.instance_segmentation import directions
 
 TASK = InstanceSegmentation(3)
-
-
-def cells(number: int, height: int = 24, width: int = 24, count: int = 5) -> np.ndarray:
-    """Returns the numbers of discs that touch, uint16: 3, 6, 9, ..."""
-    rng = np.random.default_rng(number)
-    rows, columns = np.mgrid[:height, :width]
-    objects = np.zeros((height, width), np.uint16)
-    for index, row, column in zip(
-        range(count), rng.uniform(0, height, count), rng.uniform(0, width, count), strict=True
-    ):
-        objects[((rows - row) ** 2 + (columns - column) ** 2 < 25) & (objects == 0)] = 3 * (
-            index + 1
-        )
-    return objects
-
-
-def image_of(objects: np.ndarray, number: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(number)
-    return (4000 + 20000 * (objects > 0) + rng.normal(0, 800, objects.shape)).astype(np.uint16)
-
-
-def arrays(count: int = 16, **settings: Any) -> data.Dataset:
-    objects = np.stack([cells(number) for number in range(count)])
-    images = np.stack([image_of(each) for each in objects])[..., None]
-    settings = {"instances": True, "test": (images[:4], objects[:4])} | settings
-    return data.from_arrays(images, objects, **settings)
-
-
-def certain(objects: np.ndarray) -> np.ndarray:
-    direction = np.asarray(directions(jnp.asarray(objects, jnp.int32)))
-    return np.concatenate([(objects > 0)[..., None], direction], -1).astype(np.float32)
 
 
 SAVED: dict[str, Any] = {
@@ -89,7 +56,7 @@ def predicted(
             results.leave_out(str(file))
             continue
         image = np.atleast_3d(stack[page])
-        row = results.add(file, image, certain(objects[page]))
+        row = results.add(file, image, perfect(objects[page]))
         assert row["instances"] == "out/a-instances.tif"
         assert pathlib.Path(row["overlay"]).is_file()
     results.finish(table=False)
@@ -189,7 +156,7 @@ def test_a_table_without_objects_and_one_of_a_picture_can_be_read() -> None:
     results = Results(arrays().describe(), TASK, csv="a.csv", output_dir=None, top_k=1)
     for path, each in (("a.png", objects[0]), ("a.png", 0 * objects[0])):
         [file] = files.find([path])
-        results.add(file, image_of(objects[0])[..., None], certain(each), "too bright, it seems")
+        results.add(file, image_of(objects[0])[..., None], perfect(each), "too bright, it seems")
     results.finish(table=False)
     table, images = tables()
     assert images.warning.tolist() == 2 * ["too bright, it seems"]
@@ -232,7 +199,7 @@ def test_labels_are_the_same_hyperstack_in_imagej(
     predicted(stack, objects)
     assert calibration("out/a-instances.tif") == calibration("a.tif")
     written = tifffile.imread("out/a-instances.tif").reshape(-1, 24, 24)
-    expected = [TASK.label(certain(each)) for each in objects]
+    expected = [TASK.label(perfect(each)) for each in objects]
     np.testing.assert_array_equal(written, expected)
     again = image_file.planes_of(image_file.Picture(pathlib.Path("out/a-instances.tif")))
     first = image_file.planes_of(image_file.Picture(pathlib.Path("a.tif")))
@@ -336,7 +303,7 @@ def test_the_axes_of_other_stacks(
     for row in images.to_dict("records"):
         place = [int(row[axis]) for axis in "tz" if not np.isnan(row[axis])]
         found = written[tuple(place)] if place else written[row["page"]]
-        expected_labels = TASK.label(certain(objects[row["page"]]))
+        expected_labels = TASK.label(perfect(objects[row["page"]]))
         np.testing.assert_array_equal(found, expected_labels)
 
 
@@ -347,7 +314,7 @@ def test_labels_of_pages_that_differ_in_size_are_plain_pages() -> None:
     results = Results(arrays().describe(), TASK, csv=None, output_dir="out", top_k=1)
     for number, file in enumerate(files.find(["a.tif"])):
         objects = cells(number, *[(24, 32)[number]] * 2)
-        results.add(file, image_of(objects)[..., None], certain(objects))
+        results.add(file, image_of(objects)[..., None], perfect(objects))
     results.finish(table=False)
     with tifffile.TiffFile("out/a-instances.tif") as file:
         assert [page.shape for page in file.pages] == [(24, 24), (32, 32)]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import tifffile
+from drawn_cells import arrays, cells, image_of, perfect
 from PIL import Image
 from test_instance_scores import iou_by_hand
 
@@ -31,39 +32,13 @@ from jaxdp.inference import instances
 from jaxdp.reporting import outcome, pictures
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step import metrics
-from jaxdp.tasks import InstanceSegmentation
+from jaxdp.tasks import InstanceSegmentation, labelling
 from jaxdp.tasks import instance_segmentation as task_file
 from jaxdp.tasks import instances as scores
 from jaxdp.tasks.three_classes import ThreeClasses
 
 RNG = np.random.default_rng(0)
 TINY: dict[str, Any] = {"model_kwargs": {"base_channels": 2, "levels": 1}, "progress": False}
-
-
-def cells(number: int, height: int = 24, width: int = 24, count: int = 5) -> np.ndarray:
-    """Returns the numbers of discs that touch, uint16: 3, 6, 9, ..."""
-    rng = np.random.default_rng(number)
-    rows, columns = np.mgrid[:height, :width]
-    objects = np.zeros((height, width), np.uint16)
-    for index, row, column in zip(
-        range(count), rng.uniform(0, height, count), rng.uniform(0, width, count), strict=True
-    ):
-        objects[((rows - row) ** 2 + (columns - column) ** 2 < 25) & (objects == 0)] = 3 * (
-            index + 1
-        )
-    return objects
-
-
-def image_of(objects: np.ndarray, number: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(number)
-    return (4000 + 20000 * (objects > 0) + rng.normal(0, 800, objects.shape)).astype(np.uint16)
-
-
-def arrays(count: int = 16, **settings: Any) -> data.Dataset:
-    objects = np.stack([cells(number) for number in range(count)])
-    images = np.stack([image_of(each) for each in objects])[..., None]
-    settings = {"instances": True, "test": (images[:4], objects[:4])} | settings
-    return data.from_arrays(images, objects, **settings)
 
 
 def distances_by_hand(objects: np.ndarray) -> np.ndarray:
@@ -100,12 +75,6 @@ def test_directions_lead_away_from_the_edge_and_part_where_objects_touch() -> No
     # As seen from the other side.
     flipped = np.asarray(task_file.directions(jnp.asarray(objects[:, ::-1])))
     np.testing.assert_allclose(flipped[:, ::-1] * [1, -1], found, atol=1e-6)
-
-
-def perfect(objects: np.ndarray) -> np.ndarray:
-    """What a network would predict that makes no error."""
-    direction = np.asarray(task_file.directions(jnp.asarray(objects, jnp.int32)))
-    return np.concatenate([(objects > 0)[..., None], direction], -1).astype(np.float32)
 
 
 def rods(number: int) -> np.ndarray:
@@ -243,6 +212,19 @@ def test_small_objects_are_left_out_and_those_that_touch_part() -> None:
     assert not InstanceSegmentation(3).label(np.zeros((20, 20, 3), np.float32)).any()
     whole = np.ones((20, 20), int)
     np.testing.assert_array_equal(InstanceSegmentation(3).label(perfect(whole)), whole)
+
+
+def test_holes_are_filled_unless_another_object_is_in_them() -> None:
+    rows, columns = np.mgrid[:60, :60]
+    away = np.hypot(rows - 30, columns - 30)
+    prediction = perfect((away < 25).astype(int))
+    assert (away < 4).sum() > 40
+    prediction[away < 4, 0] = 0
+    found = InstanceSegmentation(3, splitting=0.1).label(prediction)
+    np.testing.assert_array_equal(found, away < 25)
+    ring = np.select([away < 8, (away > 12) & (away < 25)], [1, 2])
+    labels = labelling.fill_holes(ring.astype(np.uint16))
+    np.testing.assert_array_equal(labels, np.select([away < 8, away < 25], [1, 2]))
 
 
 def test_a_neck_parts_an_object_only_if_it_is_narrow_enough() -> None:

@@ -100,8 +100,6 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     # The devices share a batch in this way without a setting.
     if _DATA_ALONE.fullmatch(str(found.get("mesh")).replace(" ", "")):
         del found["mesh"]
-    if "exchange" in settings and found.get("instances"):  # version 0.2 balanced classes by default
-        found["class_weights"] = found.get("class_weights") or "balanced"
     return {
         name: value
         for name, value in found.items()

@@ -143,7 +143,7 @@ class InstanceSegmentation(Task):
 
         A pixel is of a cell if its probability is above 0.5. Its depth in its cell is integrated
         from the directions. Seeds are the maxima of the depth that rise enough above the path to a
-        higher one, and a watershed grows them.
+        higher one, and a watershed grows them. Holes of a cell are filled.
 
         Raises:
             ConfigError: for more cells than 16 bits can number.
@@ -153,7 +153,8 @@ class InstanceSegmentation(Task):
         relative = np.log(np.maximum(depth, labelling.EDGE))  # a difference is now a ratio
         rise = -math.log(self.splitting or SPLITTING)
         smallest = self.smallest_area or SMALLEST_AREA
-        return labelling.grow(relative, rise, cell, -depth, cell, smallest=smallest)
+        grown = labelling.grow(relative, rise, cell, -depth, cell, smallest=smallest)
+        return labelling.fill_holes(grown)
 
 
 def directions(labels: Labels) -> Float[Array, "height width 2"]:

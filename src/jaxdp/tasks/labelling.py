@@ -48,6 +48,17 @@ def grow(
     return numbers.astype(np.uint16)[grown]
 
 
+def fill_holes(labels: UInt16[np.ndarray, "height width"]) -> UInt16[np.ndarray, "height width"]:
+    """Returns labels in which background that one object encloses belongs to the object."""
+    import scipy.ndimage
+
+    filled = labels.copy()
+    for number, box in enumerate(scipy.ndimage.find_objects(labels), 1):
+        inside = scipy.ndimage.binary_fill_holes(labels[box] == number)
+        filled[box][inside & (labels[box] == 0)] = number
+    return filled
+
+
 def integrate(cell: Pixels, direction: Float[np.ndarray, "height width 2"]) -> Depth:
     """Returns the depth whose gradient is closest to the directions, by least squares, and which is
     `EDGE` at the edge; 0 for background.
