@@ -58,11 +58,58 @@ def test_a_line_says_what_was_taken(
 ) -> None:
     dataset = saved(tmp_path, 160, 256)
     config = create_setup(TrainConfig.of(model="unet", dataset=dataset, devices=1)).config
-    assert config.augment == ("crop:128", "flip", "flip_vertical")
+    assert config.augment == ("crop:128", "flip", "flip_vertical", "rotate90")
     assert (
-        f'note: {dataset}: images of 160x256: augment="crop:128 flip flip_vertical" and'
+        f'note: {dataset}: images of 160x256: augment="crop:128 flip flip_vertical rotate90" and'
         " model_kwargs=base_channels=16 by default; an epoch sees 1/2 of each image"
     ).replace('"', "") in capsys.readouterr().err.replace('"', "")
+
+
+def lengths(config: TrainConfig) -> tuple[Any, ...]:
+    return config.global_batch_size, config.steps, config.epochs, config.eval_every
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "expected"),
+    [
+        (12, {}, (8, 2000, None, 200)),
+        (12, {"augment": ("flip", "crop:10")}, (8, 2000, None, 200)),
+        (5, {}, (5, 3200, None, 320)),
+        (100, {}, (16, 1000, None, 100)),
+        (100, {"per_device_batch_size": 5}, (5, 3200, None, 320)),
+        (900, {}, (128, 141, None, 15)),  # 20 epochs
+        (12, {"steps": 3}, (8, 3, None, 1)),
+        (12, {"epochs": 3}, (8, None, 3, 1)),
+        (12, {"global_batch_size": 4, "eval_every": 7}, (4, 4000, None, 7)),
+        (12, {"augment": ("crop:12",)}, (2, None, 20, 6)),  # more than a quarter of an image
+        (12, {"augment": ("flip",)}, (2, None, 20, 6)),
+    ],
+)
+@pytest.mark.usefixtures("_small_crops")
+def test_crops_of_large_images_make_long_runs(
+    count: int, settings: dict[str, Any], expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "CROP", 10)
+    config = config_of(images(24, 20, count), **settings)
+    assert lengths(config) == expected
+    assert config.checkpoint_every >= 100
+
+
+def test_photos_are_as_long_with_crops_as_without() -> None:
+    photos = data.from_arrays(
+        RNG.integers(0, 256, (12, 24, 24, 1), np.uint8), np.arange(12) % 2, validation=0.5
+    )
+    config = config_of(photos, "cnn", augment=("crop:8",))
+    assert (config.steps, config.epochs) == (None, 20)
+
+
+@pytest.mark.usefixtures("_small_crops")
+def test_a_repeated_command_goes_on_as_far(tmp_path: pathlib.Path) -> None:
+    run: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "progress": False, "devices": 1}
+    dataset = images(40, 36)
+    first = jaxdp.Trainer("unet", dataset, **run, max_time="1s")
+    assert first.fit().step < first.config.steps == 2000
+    assert lengths(jaxdp.Trainer("unet", dataset, **run).config) == lengths(first.config)
 
 
 def test_sets_with_defaults_of_their_own_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,3 +102,13 @@ def test_a_prediction_is_made_at_the_training_size_and_brought_back(
     )
     cells = line.split(",")
     assert (cells[0], cells[4], cells[6]) == ("a.tif", str(labels.max()), str((labels > 0).sum()))
+
+
+@pytest.mark.parametrize("size", [(0.25, 0.25), (0.51, 0.5), ()])
+def test_an_evaluation_warns_of_another_pixel_size(
+    size: tuple[float, ...], trained: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slides([size] * 4)
+    jaxdp.load(trained).evaluate(data="folder:slides")
+    said = "warning: folder:slides: pixels of 0.25 x 0.25 micrometres, and 0.5 x 0.5 in training"
+    assert (said in capsys.readouterr().err.replace("\n", " ")) == (size == (0.25, 0.25))

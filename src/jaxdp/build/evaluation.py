@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from jaxdp import tasks
 from jaxdp.build.data import open_data
 from jaxdp.build.evaluator import Evaluator
@@ -13,6 +15,7 @@ from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import names, open_dataset
 from jaxdp.errors import ConfigError
+from jaxdp.inference.predictor import SAME_SCALE
 from jaxdp.runtime import devices
 from jaxdp.text.console import warn
 
@@ -78,6 +81,7 @@ def _in_form_of_run(
         config = config.replace(dataset=data.name)
         data = with_classes(data, description)
         dataset = check_dataset(data, config, lambda task: description.answer)
+        _warn_of_pixel_size(dataset, description)
     # Only classifiers are for images of one size.
     for name in ("num_classes", "image_shape", "dtype", "instances"):
         ours, theirs = (getattr(each, name) for each in (description, dataset))
@@ -99,6 +103,15 @@ def _warn_of_changes(dataset: Dataset, description: Description) -> None:
         sizes = (", ".join(f"{n:,} {split}" for split, n in each.items()) for each in (now, then))
         held = "has {} examples, and had {} when the model was trained".format(*sizes)
         warn(f"{dataset.name} {held}; examples that were trained on may be among those evaluated")
+
+
+def _warn_of_pixel_size(dataset: Dataset, description: Description) -> None:
+    """Warns if objects have more or fewer pixels in other data than in training."""
+    sizes = [each.pixel_size for each in (dataset, description)]
+    if all(sizes) and not np.allclose(*sizes, rtol=SAME_SCALE):
+        now, then = (" x ".join(f"{side:.4g}" for side in size) for size in sizes)
+        held = f"{dataset.name}: pixels of {now} micrometres, and {then} in training"
+        warn(f"{held}; objects look larger or smaller, and only predict resamples images")
 
 
 def _settings_of(config: TrainConfig, description: Description, name: str) -> DataConfig:

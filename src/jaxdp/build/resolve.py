@@ -27,6 +27,8 @@ from jaxdp.config import (
     displaced_by,
 )
 from jaxdp.config.values import MOST_STEPS
+from jaxdp.data.augment.geometry import Crop
+from jaxdp.data.augment.words import create
 from jaxdp.data.sources import Dataset, Split
 from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
@@ -64,6 +66,11 @@ DEFAULT_GROUP = 32
 # A U-Net trains on crops of this side if the images are larger, and with fewer channels than its
 # own 64: then a step of 128 examples, the largest default batch, takes 5 GB.
 CROP, BASE_CHANNELS = 128, 16
+# An epoch of crops sees only a part of each image, so that epochs do not measure the length of
+# training. By default a run sees at least so many crops, in batches of at least so many if the set
+# has them: the smallest that beat a peer on two real stacks (experiments/scripts/real_cells.py).
+FEWEST_CROPS, CROPS_OF_STEP = 16_000, 8
+DEFAULT_EVALUATIONS = 10  # of a run on crops
 
 
 def with_saved(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
@@ -136,12 +143,24 @@ def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     side, kwargs = min(CROP, height, width), {"base_channels": BASE_CHANNELS}
     word = "crop_foreground" if dataset.instances else "crop"
     words = (f"{word}:{side}", *dataset.augment)
+    if "flip_vertical" in words:  # no direction is special, and a crop is square
+        words += ("rotate90",)
     say(
         f"note: {config.dataset}: images of {height}x{width}: {flag('augment', words)} and"
         f" {flag('model_kwargs', kwargs)} by default; an epoch sees"
         f" 1/{round(height * width / side**2)} of each image"
     )
     return {"augment": words, "model_kwargs": kwargs}
+
+
+def _sees_crops(config: TrainConfig, dataset: Dataset) -> bool:
+    """Whether training for each pixel sees crops of at most a quarter of an image."""
+    if dataset.kind == "classification":
+        return False
+    words = [word for word in config.augment or () if word != "none"]
+    sides = [each.size for each in map(create, words) if isinstance(each, Crop)]
+    height, width, _ = dataset.image_shape
+    return any(4 * side**2 <= height * width for side in sides)
 
 
 def _takes_small_set_rate(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:
@@ -205,6 +224,9 @@ def with_devices(
             with a batch of 1 whose batch norm restricts the batch only if it was given.
     """
     automatic = config.global_batch_size == "auto"
+    if config.per_device_batch_size is None and _sees_crops(config, dataset):
+        size = max(default_batch_size(examples), min(CROPS_OF_STEP, examples))
+        config = config.fill(global_batch_size=size)
     sized = _with_batch_size(config, given, examples, num_devices)
     if automatic:
         probe = _with_placement(_with_batch_norm(sized, grouped=False), dataset, device_memory)
@@ -257,13 +279,19 @@ def _with_placement(
     return config
 
 
-def with_lengths(config: TrainConfig, examples: int, inputs: Inputs) -> TrainConfig:
+def with_lengths(
+    config: TrainConfig, dataset: Dataset, examples: int, inputs: Inputs
+) -> TrainConfig:
     """Returns the settings with the length of training, the intervals and the learning rate.
 
     Args:
         config: with a batch size.
         examples: of the training set.
     """
+    if config.steps is None and config.epochs is None and _sees_crops(config, dataset):
+        crops = max(DEFAULT_EPOCHS * examples, FEWEST_CROPS)
+        steps = -(-crops // int(config.global_batch_size or 1))
+        config = config.fill(steps=steps, eval_every=-(-steps // DEFAULT_EVALUATIONS))
     if config.steps is None:
         config = config.fill(epochs=DEFAULT_EPOCHS)
     steps_per_epoch, total_steps = lengths(config, examples)

@@ -139,7 +139,9 @@ class Setup:
             return None
         if "seed" in changed and self.inputs.dataset is None and Request(given).validation_share:
             return None  # another seed draws other validation data
-        config = resolve.with_lengths(given, self.dataset.train_examples, self.inputs)
+        config = resolve.with_lengths(
+            given, self.dataset, self.dataset.train_examples, self.inputs
+        )
         _check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
         intervals = Intervals.of(config, self.dataset.train_examples)
@@ -260,7 +262,7 @@ def create_setup(
         grouped=(facts.normalizes and training) or not strategies.of(asked).divided_by_devices,
         largest_batch=functools.partial(_largest_batch, parts),
     )
-    setup = build(resolve.with_lengths(config, parts.examples, inputs), parts)
+    setup = build(resolve.with_lengths(config, dataset, parts.examples, inputs), parts)
     if training:
         _check_training(setup, asked)
         if inputs.has_own_task and not task.over_batch:

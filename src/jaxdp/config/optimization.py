@@ -16,7 +16,8 @@ class OptimizationConfig(Settings):
         None,
         """examples per step, over all devices; auto: as many as fit in memory (default: 128, or
         the dataset's own; for a training set of fewer than four such batches, the largest power
-        of two that is at most a quarter of the set)""",
+        of two that is at most a quarter of the set, but at least 8 with small crops
+        of large images)""",
         POSITIVE,
         metavar="INT|auto",
         resume="start",
@@ -40,7 +41,8 @@ class OptimizationConfig(Settings):
     )
     epochs: int | None = setting(
         None,
-        "passes over the training set (default: 20, or the dataset's own)",
+        """passes over the training set (default: 20, or the dataset's own; with small crops of
+        large images, as many steps as take at least 16,000 crops)""",
         POSITIVE,
         resume="free",
         program=False,

@@ -29,7 +29,8 @@ class RunConfig(Settings):
     )
     eval_every: int | None = setting(
         None,
-        "steps between evaluations (default: every epoch)",
+        """steps between evaluations (default: every epoch; with small crops of large images, a
+        tenth of the run)""",
         POSITIVE,
         resume="free",
         program=False,
