@@ -40,6 +40,11 @@ class EvaluateConfig(SavedRunConfig, ShardingConfig):
         """what to do with an example that cannot be used: stop, or leave it out (default: as in
         training)""",
     )
+    test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
+        None,
+        """the mean of the outputs for views of each image, as for jaxdp.train; none for the image
+        alone (default: as in training)""",
+    )
     json: bool = setting(False, "print one line of JSON instead of a sentence")
 
 
@@ -61,7 +66,8 @@ def main(asked: EvaluateConfig) -> int:
             given[name] = value
     result.config = result.config.replace(**given)
     split = asked.split or (result.description.final_split if asked.dataset is None else "all")
-    metrics = result.evaluate(asked.dataset, split=split)
+    views = asked.test_time_augmentation
+    metrics = result.evaluate(asked.dataset, split=split, test_time_augmentation=views)
     if asked.json:
         print(json.dumps({"step": result.step, "split": split} | metrics))
     else:

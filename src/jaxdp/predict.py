@@ -75,6 +75,11 @@ class PredictConfig(SavedRunConfig):
         """segmentation, regression: side of the tiles in which larger images are predicted, in
         pixels; small tiles grow until they give the result of the whole image""",
     )
+    test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
+        None,
+        """the mean of the outputs for views of each image, as for jaxdp.train; none for the image
+        alone (default: as in training)""",
+    )
     devices: int | None = setting(
         None,
         "how many devices to use, by default all; on a CPU so many are simulated",
@@ -96,7 +101,8 @@ def main(config: PredictConfig) -> int:
 
     devices = config.devices
     result = load(config.run_dir, step=config.step, plugins=config.plugins, devices=devices)
-    predictor = result.predictor(tile=config.tile, devices=devices)
+    views = config.test_time_augmentation
+    predictor = result.predictor(tile=config.tile, devices=devices, test_time_augmentation=views)
     results = Results(
         predictor.description,
         predictor.task,

@@ -4,7 +4,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import heapq
 import itertools
 import operator
@@ -83,6 +82,7 @@ class Result:
         self._load_state = load_state
         self._setup = setup
         self._inputs = NOTHING if setup is None else setup.inputs
+        self._predictors: dict[str | None, Predictor] = {}
         self._evaluator = None if setup is None else setup.evaluator
         self.position: Mapping[str, Any] = {}
         self._state: TrainState | None = None
@@ -153,7 +153,13 @@ class Result:
         """
         return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
-    def predict(self, images: Any, *, probabilities: bool = False) -> Any:
+    def predict(
+        self,
+        images: Any,
+        *,
+        probabilities: bool = False,
+        test_time_augmentation: str | None = None,
+    ) -> Any:
         """Returns the model's predictions for images of any size.
 
         Args:
@@ -163,6 +169,8 @@ class Result:
                 must have the channels first.
             probabilities: for segmentation, return probabilities of each pixel (H, W, classes)
                 instead of class numbers.
+            test_time_augmentation: `flip` or `dihedral`, whose views of each image give the mean
+                outputs; `none`; None for the setting of the run.
 
         Returns:
             Probabilities for classification, float32 (N, classes). Class numbers for segmentation,
@@ -174,25 +182,47 @@ class Result:
         Raises:
             ConfigError: for a path that does not exist, or images that cannot be used.
         """
-        return answers.predict(self._predictor, images, probabilities=probabilities)
+        predictor = self._predictor_of(self._views(test_time_augmentation))
+        return answers.predict(predictor, images, probabilities=probabilities)
 
-    @functools.cached_property
-    def _predictor(self) -> Predictor:
-        return self.predictor()
+    def _predictor_of(self, views: str | None) -> Predictor:
+        if views not in self._predictors:
+            self._predictors[views] = self.predictor(test_time_augmentation=views or "none")
+        return self._predictors[views]
 
-    def predictor(self, *, tile: int = TILE, devices: int | None = None) -> Predictor:
+    def predictor(
+        self,
+        *,
+        tile: int = TILE,
+        devices: int | None = None,
+        test_time_augmentation: str | None = None,
+    ) -> Predictor:
         """Returns a function of images, which yields each image and its prediction.
 
         Args:
             tile: side of the tiles in which large images are predicted, in pixels.
             devices: how many to use; None for all.
+            test_time_augmentation: as for `predict`.
         """
+        views = self._views(test_time_augmentation)
+        config = self.config.replace(test_time_augmentation=views)
         return Predictor(
-            self.state, self.config, self.description, self._task, tile=tile, devices=devices
+            self.state, config, self.description, self._task, tile=tile, devices=devices
         )
 
+    def _views(self, asked: str | None) -> str | None:
+        """Returns the value of the setting that was asked for, by default the run's."""
+        if asked is None:
+            return self.config.test_time_augmentation
+        return None if asked == "none" else asked
+
     def evaluate(
-        self, data: Any = None, targets: Any = None, *, split: str | None = None
+        self,
+        data: Any = None,
+        targets: Any = None,
+        *,
+        split: str | None = None,
+        test_time_augmentation: str | None = None,
     ) -> dict[str, float]:
         """Returns the metrics over every example of a split.
 
@@ -204,23 +234,31 @@ class Result:
             targets: labels, masks or images for an array of images.
             split: `train`, `validation`, `test` or `all`; by default the split that is evaluated
                 during training, or `train` if there is no other.
+            test_time_augmentation: as for `predict`.
 
         Raises:
             ConfigError: for a split that does not exist, or data that do not suit the model.
         """
-        evaluator = self._evaluator_for(data, targets)
+        views = self._views(test_time_augmentation)
+        evaluator = self._evaluator_for(data, targets, views)
         state, sums = evaluator.examples.strategy.restore(self.state), list[Any]()
         for each in evaluator.chosen(split):
             sums.append(evaluator.evaluate(state, split=each))
             if self._task.finds_instances:
-                counts = instances.count(self._predictor, evaluator.examples.source(each))
+                predictor = self._predictor_of(views)
+                counts = instances.count(predictor, evaluator.examples.source(each))
                 sums += itertools.chain.from_iterable(counts)
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
-    def _evaluator_for(self, data: Any, targets: Any) -> Evaluator:
+    def _evaluator_for(self, data: Any, targets: Any, views: str | None) -> Evaluator:
         """Returns an evaluator of the model on data, by default the data of its run."""
         if targets is not None:
             data = arrays_for(self.description, self.config.mask_values, (data, targets))
+        if views != self.config.test_time_augmentation:  # which is another program
+            if data is None and self._setup is not None:
+                data = self._setup.dataset
+            config = self.config.replace(test_time_augmentation=views)
+            return create_evaluator(config, self.description, data, None, self._inputs)
         if data is not None:
             return create_evaluator(self.config, self.description, data, self._setup, self._inputs)
         if self._evaluator is None:
@@ -243,14 +281,16 @@ class Result:
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
-        evaluator, task = self._evaluator_for(data, targets), self._task
+        views = self.config.test_time_augmentation
+        evaluator, task = self._evaluator_for(data, targets, views), self._task
         found: Any = ()
         if not task.has_pictures or count < 1:
             problem = "count must be at least 1" if count < 1 else f"{task.name} has no pictures"
             raise ConfigError("", "", problem)
+        predictor = self._predictor_of(views)
         for each in evaluator.chosen(split):
             source = evaluator.examples.source(each)
-            compared = outcome.compare(task, source, range(len(source)), self._predictor)
+            compared = outcome.compare(task, source, range(len(source)), predictor)
             found = heapq.nlargest(count, itertools.chain(found, compared), operator.itemgetter(0))
         rows = outcome.in_rows([row for _, row in found])
         title = f"{self.config.model} on {evaluator.dataset.name}: the worst answers"

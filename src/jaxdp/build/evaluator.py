@@ -15,6 +15,7 @@ from jaxdp.runtime.processes import compile_then_barrier
 from jaxdp.sharding import memory
 from jaxdp.step import metrics
 from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.views import VIEWS
 from jaxdp.text.console import say
 
 # Of a batch of images with an answer for each pixel, unless it has one image for each shard. A
@@ -77,7 +78,9 @@ class Evaluator:
             height, width, _ = self.dataset.image_shape
             is_dense = self.dataset.kind != "classification"
             most = max(_MOST_PIXELS // (height * width), 1) if is_dense else count
-            return -(-min(self.most, count, most) // shards) * shards
+            views = len(VIEWS[strategy.step_config.views])  # which make a batch larger
+            most = max(min(self.most, most) // views, 1)
+            return -(-min(count, most) // shards) * shards
         whole = self.most // shards * shards
         if not 0 < whole <= count:
             remedy = f"the loss is over a whole batch, and the {split} data have {count} examples"

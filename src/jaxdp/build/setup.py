@@ -44,6 +44,7 @@ from jaxdp.sharding import memory
 from jaxdp.sharding import strategy as strategies
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.step.step import StepConfig
+from jaxdp.step.views import check as check_views
 from jaxdp.text.console import warn
 
 
@@ -139,9 +140,7 @@ class Setup:
             return None
         if "seed" in changed and self.inputs.dataset is None and Request(given).validation_share:
             return None  # another seed draws other validation data
-        config = resolve.with_lengths(
-            given, self.dataset, self.dataset.train_examples, self.inputs
-        )
+        config = resolve.with_lengths(given, self.dataset, self.dataset.train_examples, self.inputs)
         _check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
         intervals = Intervals.of(config, self.dataset.train_examples)
@@ -230,6 +229,7 @@ def create_setup(
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)
     task = _create_task(asked, dataset, inputs, training=training)
+    check_views(asked.test_time_augmentation, task, dataset.image_shape[:2])
     asked = resolve.with_strategy(resolve.with_task(asked, task, inputs))
     preprocess = create_preprocess(asked, dataset, task)
     sizes = {

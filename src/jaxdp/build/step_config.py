@@ -83,6 +83,7 @@ def create_step_config(
         accumulate_steps=config.accumulate_steps,
         remat=config.remat,
         frozen=frozen,
+        views=config.test_time_augmentation,
         **parts,
     )
 

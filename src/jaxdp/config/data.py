@@ -151,6 +151,16 @@ class DataConfig(Settings):
         resume="free",
         loads_data=False,
     )
+    test_time_augmentation: Literal["flip", "dihedral"] | None = setting(
+        None,
+        """evaluate and predict the mean of the outputs for views of each image: flip, the image
+        and its mirror image; dihedral, all eight flips and rotations by right angles, for images
+        without a direction. It takes as many times longer (default: the image alone)""",
+        resume="free",
+        names_run="if_set",
+        loads_data=False,
+        none="the image alone",
+    )
     data_placement: Literal["device", "host"] | None = setting(
         None,
         """device: keep the dataset in device memory; host: stream it from host threads (default:

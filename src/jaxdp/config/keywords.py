@@ -37,6 +37,7 @@ class TrainKeywords(TypedDict, total=False):
     class_names: Sequence[str] | None
     augment: Sequence[str] | None
     normalize: Literal["channel", "image", "imagenet"]
+    test_time_augmentation: Literal["flip", "dihedral"] | None
     data_placement: Literal["device", "host"] | None
     data_workers: int | None
     on_bad_example: Literal["error", "skip"]

@@ -2,6 +2,7 @@
 pictures of a run.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from jaxdp.data.augment import Augmentation, Preprocess
 from jaxdp.data.sources import Dataset, Description
 from jaxdp.step.state import TrainState, call_model
 from jaxdp.step.step import evaluation_model
+from jaxdp.step.views import mean_over_views
+from jaxdp.tasks import Task
 
 Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
 
@@ -31,14 +34,21 @@ def create_preprocess(
     )
 
 
-def create_apply(preprocess: Preprocess) -> Apply:
+def create_apply(
+    preprocess: Preprocess, views: str | None = None, task: Task | None = None
+) -> Apply:
     """Returns a pure function of a state and stored pixels that returns the model's outputs in
     evaluation.
 
     The outputs are logits for classification and segmentation, and pixels in [0, 1] for regression.
+
+    Args:
+        views: of each image, whose outputs are averaged: a name of `jaxdp.step.views.VIEWS`.
+        task: says what becomes of outputs when an image is turned.
     """
 
     def apply(state: TrainState, images: Array) -> Any:
-        return call_model(evaluation_model(state), preprocess({"images": images}, None))
+        call = functools.partial(call_model, evaluation_model(state))
+        return mean_over_views(call, preprocess({"images": images}, None), views, task)
 
     return apply

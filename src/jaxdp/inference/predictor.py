@@ -26,6 +26,7 @@ from jaxdp.inference.tiles import Tiles
 from jaxdp.runtime import platform
 from jaxdp.sharding import memory
 from jaxdp.sharding.forward import Forward
+from jaxdp.step import views
 from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
 
@@ -91,7 +92,8 @@ class Predictor:
         self._normalize_first = self._preprocess.per_image and not self._classifies
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         preprocess = nothing if self._normalize_first else self._preprocess
-        apply = create_apply(preprocess)
+        views.check(config.test_time_augmentation, task, self._trained)
+        apply = create_apply(preprocess, config.test_time_augmentation, task)
         self._network = Forward(
             (lambda *given: task.probabilities(apply(*given))) if task.free_outputs else apply,
             state,
@@ -210,9 +212,10 @@ class Predictor:
 
     def _limit(self, shape: tuple[int, ...]) -> int:
         """Returns how many images of this shape a device computes at a time."""
+        count = len(views.VIEWS[self.config.test_time_augmentation])
         if self._classifies:
-            return _MOST
-        pixels = _TILES * min(self._plain.tile, TILE) ** 2
+            return _MOST // count
+        pixels = _TILES * min(self._plain.tile, TILE) ** 2 // count
         return min(memory.power_below(pixels // (shape[0] * shape[1])), _MOST)
 
     def _output_side(self, side: int) -> int:

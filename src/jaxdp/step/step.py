@@ -27,6 +27,7 @@ from jaxdp.step.state import (
     call_model,
     merge,
 )
+from jaxdp.step.views import mean_over_views
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
@@ -54,6 +55,7 @@ class StepConfig:
         remat: which activations the backward pass recomputes: `none` or `blocks`.
         frozen: names of the frozen parameters. Their gradients are 0 and are not computed. Batch
             norms still update their running statistics, as in PyTorch.
+        views: of each image in evaluation, a name of `views.VIEWS`.
     """
 
     task: Task
@@ -66,6 +68,7 @@ class StepConfig:
     scan: bool = False
     remat: str = "none"
     frozen: frozenset[str] = frozenset()
+    views: str | None = None
 
 
 def train_step(
@@ -343,7 +346,8 @@ def eval_step(
     """
     batch = gather_examples(batch, constants.examples)
     batch = step_config.preprocess(batch, None, constants.moments)
-    outputs = call_model(evaluation_model(state), batch)
+    call = functools.partial(call_model, evaluation_model(state))
+    outputs = mean_over_views(call, batch, step_config.views, step_config.task)
     outputs, _, own = _seen_by_task(step_config.task, outputs, batch, replicas)
     return replicas.sum(step_config.task.sums(outputs, own, training=False))
 

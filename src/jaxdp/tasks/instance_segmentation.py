@@ -138,6 +138,15 @@ class InstanceSegmentation(Task):
         cell, direction = jax.nn.sigmoid(outputs[..., :1]), jnp.clip(outputs[..., 1:], -1, 1)
         return jnp.concatenate([cell, direction], -1)
 
+    def moved_back(self, outputs: Any, turns: int, mirrored: bool) -> Any:
+        """Also turns the directions."""
+        outputs = super().moved_back(outputs, turns, mirrored)
+        cell, down, right = outputs[..., 0], outputs[..., 1], outputs[..., 2]
+        right = -right if mirrored else right
+        for _ in range(turns):
+            down, right = right, -down
+        return jnp.stack([cell, down, right], -1)
+
     def label(self, prediction: Float[np.ndarray, "height width 3"]) -> UInt16[np.ndarray, "h w"]:
         """Returns the number of the cell at each pixel, with 0 for background.
 

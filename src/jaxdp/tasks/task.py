@@ -124,6 +124,23 @@ class Task:
         """
         return jax.nn.softmax(outputs)
 
+    def moved_back(self, outputs: Any, turns: int, mirrored: bool) -> Any:
+        """Returns outputs for images as outputs for the images before they were turned and
+        mirrored, for test-time augmentation.
+
+        Args:
+            outputs: trees of arrays (batch, ...), for each pixel if `kind` is not classification.
+            turns: quarter turns counterclockwise.
+            mirrored: whether left and right were exchanged after the turns.
+        """
+        if self.kind == "classification":
+            return outputs
+
+        def back(leaf: Any) -> Any:
+            return jnp.rot90(leaf[:, :, ::-1] if mirrored else leaf, -turns, (1, 2))
+
+        return jax.tree.map(back, outputs)
+
     def label(self, prediction: np.ndarray) -> np.ndarray:
         """Returns the class of each pixel, uint8, or its instance label, uint16, for a task of
         segmentation.
