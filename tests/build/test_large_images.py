@@ -80,6 +80,7 @@ def lengths(config: TrainConfig) -> tuple[Any, ...]:
         (900, {}, (128, 141, None, 15)),  # 20 epochs
         (12, {"steps": 3}, (8, 3, None, 1)),
         (12, {"epochs": 3}, (8, None, 3, 1)),
+        (12, {"global_batch_size": "auto"}, (1, 16000, None, 1600)),
         (12, {"global_batch_size": 4, "eval_every": 7}, (4, 4000, None, 7)),
         (12, {"augment": ("crop:12",)}, (2, None, 20, 6)),  # more than a quarter of an image
         (12, {"augment": ("flip",)}, (2, None, 20, 6)),

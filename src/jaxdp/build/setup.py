@@ -326,7 +326,7 @@ def build(config: TrainConfig, parts: Parts) -> Setup:
 
 def _largest_batch(parts: Parts, config: TrainConfig) -> int:
     """Returns the largest batch that fits in memory, found by compiling steps."""
-    config = resolve.with_lengths(config, parts.examples, parts.inputs)
+    config = resolve.with_lengths(config, parts.dataset, parts.examples, parts.inputs)
     probe = build(config, parts)
     return memory.automatic_batch(probe.strategy, probe.abstract_step, parts.examples)
 
