@@ -50,10 +50,11 @@ def augment(image: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def main() -> None:
     folder, seconds = pathlib.Path(sys.argv[1]), float(sys.argv[2])
     train, validation = frames(folder / "train"), frames(folder / "validation")
+    side = min(128, *train[0][0].shape)
     config = Config2D(
         n_rays=32,
         grid=(2, 2),
-        train_patch_size=(128, 128),
+        train_patch_size=(side, side),
         train_batch_size=4,
         train_steps_per_epoch=50,
         train_epochs=10_000,

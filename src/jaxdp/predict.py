@@ -77,8 +77,8 @@ class PredictConfig(SavedRunConfig):
     )
     test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
         None,
-        """the mean of the outputs for views of each image, as for jaxdp.train; none for the image
-        alone (default: as in training)""",
+        """average the outputs over views of each image, as for jaxdp.train; none: the image alone
+        (default: as in training)""",
     )
     devices: int | None = setting(
         None,

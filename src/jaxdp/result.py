@@ -239,19 +239,21 @@ class Result:
         Raises:
             ConfigError: for a split that does not exist, or data that do not suit the model.
         """
-        views = self._views(test_time_augmentation)
-        evaluator = self._evaluator_for(data, targets, views)
+        evaluator = self._evaluator_for(data, targets, test_time_augmentation)
         state, sums = evaluator.examples.strategy.restore(self.state), list[Any]()
         for each in evaluator.chosen(split):
             sums.append(evaluator.evaluate(state, split=each))
             if self._task.finds_instances:
-                predictor = self._predictor_of(views)
+                predictor = self._predictor_of(self._views(test_time_augmentation))
                 counts = instances.count(predictor, evaluator.examples.source(each))
                 sums += itertools.chain.from_iterable(counts)
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
-    def _evaluator_for(self, data: Any, targets: Any, views: str | None) -> Evaluator:
+    def _evaluator_for(
+        self, data: Any, targets: Any, test_time_augmentation: str | None = None
+    ) -> Evaluator:
         """Returns an evaluator of the model on data, by default the data of its run."""
+        views = self._views(test_time_augmentation)
         if targets is not None:
             data = arrays_for(self.description, self.config.mask_values, (data, targets))
         if views != self.config.test_time_augmentation:  # which is another program
@@ -281,13 +283,12 @@ class Result:
         """
         from jaxdp.reporting import outcome, pictures  # with Matplotlib, as in `plot`
 
-        views = self.config.test_time_augmentation
-        evaluator, task = self._evaluator_for(data, targets, views), self._task
+        evaluator, task = self._evaluator_for(data, targets), self._task
         found: Any = ()
         if not task.has_pictures or count < 1:
             problem = "count must be at least 1" if count < 1 else f"{task.name} has no pictures"
             raise ConfigError("", "", problem)
-        predictor = self._predictor_of(views)
+        predictor = self._predictor_of(self.config.test_time_augmentation)
         for each in evaluator.chosen(split):
             source = evaluator.examples.source(each)
             compared = outcome.compare(task, source, range(len(source)), predictor)

@@ -153,9 +153,9 @@ class DataConfig(Settings):
     )
     test_time_augmentation: Literal["flip", "dihedral"] | None = setting(
         None,
-        """evaluate and predict the mean of the outputs for views of each image: flip, the image
-        and its mirror image; dihedral, all eight flips and rotations by right angles, for images
-        without a direction. It takes as many times longer (default: the image alone)""",
+        """average the outputs over views of each image in evaluation and prediction, which then
+        take two or eight times as long: flip, the image and its mirror image; dihedral, all eight
+        flips and rotations by right angles (default: the image alone)""",
         resume="free",
         names_run="if_set",
         loads_data=False,
