@@ -79,6 +79,8 @@ def lengths(config: TrainConfig) -> tuple[Any, ...]:
         (100, {"per_device_batch_size": 5}, (5, 3200, None, 320)),
         (900, {}, (128, 141, None, 15)),  # 20 epochs
         (12, {"steps": 3}, (8, 3, None, 1)),
+        (12, {"steps": 500}, (8, 500, None, 50)),  # an epoch is one step
+        (12, {"epochs": 500}, (8, None, 500, 50)),
         (12, {"epochs": 3}, (8, None, 3, 1)),
         (12, {"global_batch_size": "auto"}, (1, 16000, None, 1600)),
         (12, {"global_batch_size": 4, "eval_every": 7}, (4, 4000, None, 7)),

@@ -288,19 +288,21 @@ def with_lengths(
         config: with a batch size.
         examples: of the training set.
     """
-    if config.steps is None and config.epochs is None and _sees_crops(config, dataset):
-        crops = max(DEFAULT_EPOCHS * examples, FEWEST_CROPS)
-        steps = -(-crops // int(config.global_batch_size or 1))
-        config = config.fill(steps=steps, eval_every=-(-steps // DEFAULT_EVALUATIONS))
+    crops = _sees_crops(config, dataset)
+    if config.steps is None and config.epochs is None and crops:
+        fewest = max(DEFAULT_EPOCHS * examples, FEWEST_CROPS)
+        config = config.fill(steps=-(-fewest // int(config.global_batch_size or 1)))
     if config.steps is None:
         config = config.fill(epochs=DEFAULT_EPOCHS)
     steps_per_epoch, total_steps = lengths(config, examples)
     if total_steps > MOST_STEPS:
         remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
         raise ConfigError("epochs", config.epochs, remedy)
+    tenth = -(-total_steps // DEFAULT_EVALUATIONS) if crops else 0
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     config = config.fill(
-        eval_every=steps_per_epoch, checkpoint_every=epochs_between_checkpoints * steps_per_epoch
+        eval_every=max(steps_per_epoch, tenth),
+        checkpoint_every=epochs_between_checkpoints * steps_per_epoch,
     )
     if inputs.optimizer is not None or inputs.schedule is not None:
         return config  # the object has its own rate
