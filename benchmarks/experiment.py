@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -187,6 +188,15 @@ def command(*words: str) -> None:
     done = subprocess.run([sys.executable, "-m", f"jaxdp.{words[0]}", *words[1:]], check=False)
     if done.returncode:
         sys.exit(done.returncode)
+
+
+def environment(folder: pathlib.Path, *packages: str) -> str:
+    """Returns the Python of a virtual environment with the packages of a peer."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    return str(python)
 
 
 def keep(run: pathlib.Path, folder: pathlib.Path) -> None:

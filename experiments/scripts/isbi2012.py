@@ -22,7 +22,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import venv
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -254,15 +253,12 @@ def peer(
 ) -> dict[str, list[float]]:
     """Returns the scores of MONAI's U-Net on the slices from `first` on."""
     folder = experiment.runs.resolve() / "monai"
-    python, file = folder / "bin" / "python", folder / f"{first:02d}.npz"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEER], check=True)
+    python, file = lab.environment(folder, *PEER), folder / f"{first:02d}.npz"
     test = np.arange(first, first + COUNT)
     kept = np.setdiff1d(np.arange(len(images)), test)
     np.savez(file, images=images[kept], masks=masks[kept], test=images[test])
     script = str(lab.SCRIPTS / "monai_side.py")
-    subprocess.run([str(python), script, str(file), str(seconds)], check=True)
+    subprocess.run([python, script, str(file), str(seconds)], check=True)
     return membranes.curves(np.load(f"{file}.cells.npy"), masks[test] == CELL)
 
 

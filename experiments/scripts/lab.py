@@ -17,6 +17,7 @@ from experiment import (  # noqa: E402, F401
     Run,
     command,
     create_figure,
+    environment,
     keep,
     run,
     where,

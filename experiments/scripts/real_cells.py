@@ -14,7 +14,6 @@ import itertools
 import pathlib
 import subprocess
 import sys
-import venv
 import zipfile
 from typing import Any
 
@@ -128,10 +127,10 @@ def best_threshold(stack: dict[str, Stack], *, dark: bool) -> dict[str, float]:
     return scores("test", best)
 
 
-def stardist(python: pathlib.Path, folder: pathlib.Path, stack: Stack, seconds: float) -> Any:
+def stardist(python: str, folder: pathlib.Path, stack: Stack, seconds: float) -> Any:
     """Returns the test scores of StarDist after so many seconds of training."""
     side = lab.SCRIPTS / "stardist_side.py"
-    subprocess.run([str(python), str(side), str(folder), str(seconds)], check=True)
+    subprocess.run([python, str(side), str(folder), str(seconds)], check=True)
     return score(stack, [tifffile.imread(path) for path in sorted(folder.glob("found/*.tif"))])
 
 
@@ -139,10 +138,7 @@ def measure_all(experiment: lab.Experiment) -> Any:
     folder = experiment.runs.resolve()
     folder.mkdir(parents=True)
     stacks = download(folder)
-    environment = folder / "stardist"
-    venv.create(environment, with_pip=True)
-    python = environment / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEER], check=True)
+    python = lab.environment(folder / "stardist", *PEER)
     short = ["--steps", "20"] if experiment.tiny else []
     results: dict[str, Any] = {}
     for name, stack in [*stacks.items(), (DRAWN, drawn(folder))]:

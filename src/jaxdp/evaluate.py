@@ -5,14 +5,14 @@ import sys
 from typing import Literal
 
 from jaxdp.cli.command_line import command
-from jaxdp.config import SavedRunConfig, ShardingConfig, setting, settings_group
+from jaxdp.config import AveragedConfig, ShardingConfig, setting, settings_group
 from jaxdp.config.values import MaskValues
 
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
 
 @settings_group
-class EvaluateConfig(SavedRunConfig, ShardingConfig):
+class EvaluateConfig(AveragedConfig, ShardingConfig):
     """The data and the output."""
 
     dataset: str | None = setting(
@@ -39,11 +39,6 @@ class EvaluateConfig(SavedRunConfig, ShardingConfig):
         None,
         """what to do with an example that cannot be used: stop, or leave it out (default: as in
         training)""",
-    )
-    test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
-        None,
-        """average the outputs over views of each image, as for jaxdp.train; none: the image alone
-        (default: as in training)""",
     )
     json: bool = setting(False, "print one line of JSON instead of a sentence")
 

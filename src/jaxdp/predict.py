@@ -16,7 +16,7 @@ from jaxdp.config import (
     MOST_DEVICES,
     POSITIVE,
     REQUIRED,
-    SavedRunConfig,
+    AveragedConfig,
     at_most,
     setting,
     settings_group,
@@ -33,7 +33,7 @@ DESCRIPTION = "Predict with a trained model on images of any size, on all device
 
 
 @settings_group
-class PredictConfig(SavedRunConfig):
+class PredictConfig(AveragedConfig):
     """The run, the images and the results."""
 
     # Repeated, because it comes before the images.
@@ -74,11 +74,6 @@ class PredictConfig(SavedRunConfig):
         512,
         """segmentation, regression: side of the tiles in which larger images are predicted, in
         pixels; small tiles grow until they give the result of the whole image""",
-    )
-    test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
-        None,
-        """average the outputs over views of each image, as for jaxdp.train; none: the image alone
-        (default: as in training)""",
     )
     devices: int | None = setting(
         None,

@@ -68,7 +68,7 @@ DEFAULT_GROUP = 32
 CROP, BASE_CHANNELS = 128, 16
 # An epoch of crops sees only a part of each image, so that epochs do not measure the length of
 # training. By default a run sees at least so many crops, in batches of at least so many if the set
-# has them: the smallest that beat a peer on two real stacks (experiments/scripts/real_cells.py).
+# has them. Fewer were not tried. What they reach: experiments/scripts/real_cells.py.
 FEWEST_CROPS, CROPS_OF_STEP = 16_000, 8
 DEFAULT_EVALUATIONS = 10  # of a run on crops
 

@@ -7,7 +7,7 @@ from jaxdp.config.devices import ProcessConfig, ShardingConfig, WorkersConfig
 from jaxdp.config.facts import Facts
 from jaxdp.config.files import kept, load, parse, run_hash, to_yaml
 from jaxdp.config.optimization import DEFAULT_OPTIMIZER, OptimizationConfig
-from jaxdp.config.run import SavedRunConfig
+from jaxdp.config.run import AveragedConfig, SavedRunConfig
 from jaxdp.config.settings import (
     OBJECT,
     REQUIRED,

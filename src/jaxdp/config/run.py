@@ -133,3 +133,14 @@ class SavedRunConfig(Settings):
         that only the run folder has, because they are code of the folder's author""",
         metavar="FILE.py|MODULE",
     )
+
+
+@settings_group
+class AveragedConfig(SavedRunConfig):
+    """The run, and the views of an image whose outputs are averaged."""
+
+    test_time_augmentation: Literal["none", "flip", "dihedral"] | None = setting(
+        None,
+        """average the outputs over views of each image, as for jaxdp.train; none: the image alone
+        (default: as in training)""",
+    )

@@ -12,11 +12,14 @@ from jaxdp.config import TrainConfig
 from jaxdp.data.augment import Augmentation, Preprocess
 from jaxdp.data.sources import Dataset, Description
 from jaxdp.step.state import TrainState, call_model
-from jaxdp.step.step import evaluation_model
-from jaxdp.step.views import mean_over_views
-from jaxdp.tasks import Task
+from jaxdp.step.step import Batch, evaluation_model
 
+Evaluate = Callable[[Callable[[Batch], Any], Batch], Any]
 Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
+
+
+def _once(call: Callable[[Batch], Any], batch: Batch) -> Any:
+    return call(batch)
 
 
 def create_preprocess(
@@ -34,21 +37,18 @@ def create_preprocess(
     )
 
 
-def create_apply(
-    preprocess: Preprocess, views: str | None = None, task: Task | None = None
-) -> Apply:
+def create_apply(preprocess: Preprocess, evaluate: Evaluate = _once) -> Apply:
     """Returns a pure function of a state and stored pixels that returns the model's outputs in
     evaluation.
 
     The outputs are logits for classification and segmentation, and pixels in [0, 1] for regression.
 
     Args:
-        views: of each image, whose outputs are averaged: a name of `jaxdp.step.views.VIEWS`.
-        task: says what becomes of outputs when an image is turned.
+        evaluate: of a model and a batch, returns the outputs; by default those of one call.
     """
 
     def apply(state: TrainState, images: Array) -> Any:
         call = functools.partial(call_model, evaluation_model(state))
-        return mean_over_views(call, preprocess({"images": images}, None), views, task)
+        return evaluate(call, preprocess({"images": images}, None))
 
     return apply

@@ -92,8 +92,10 @@ class Predictor:
         self._normalize_first = self._preprocess.per_image and not self._classifies
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         preprocess = nothing if self._normalize_first else self._preprocess
-        views.check(config.test_time_augmentation, task, self._trained)
-        apply = create_apply(preprocess, config.test_time_augmentation, task)
+        own = config.test_time_augmentation
+        views.check(own, task, self._trained)
+        mean = functools.partial(views.mean_over_views, name=own, task=task)
+        apply = create_apply(preprocess, mean)
         self._network = Forward(
             (lambda *given: task.probabilities(apply(*given))) if task.free_outputs else apply,
             state,

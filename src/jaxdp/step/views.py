@@ -33,7 +33,7 @@ def mean_over_views(
     call: Callable[[Mapping[str, Any]], Any],
     batch: Mapping[str, Any],
     name: str | None,
-    task: Task | None,
+    task: Task,
 ) -> Any:
     """Returns the mean of the outputs for the views of each image.
 
@@ -44,16 +44,15 @@ def mean_over_views(
         name: of the views.
         task: says what becomes of outputs when an image is turned.
     """
-    if name is None or task is None:
+    if name is None:
         return call(batch)
     images, total = batch["images"], None
     # Views of one size are computed together, as one larger batch: a program with a network for
     # each view would take as many times longer to compile.
-    parities = (0, 1) if images.shape[1] != images.shape[2] else (None,)
-    for parity in parities:
-        views = [view for view in VIEWS[name] if parity in (None, view[0] % 2)]
-        if not views:
-            continue
+    groups = [[view for view in VIEWS[name] if view[0] % 2 == odd] for odd in (0, 1)]
+    if images.shape[1] == images.shape[2]:
+        groups = [VIEWS[name]]
+    for views in filter(None, groups):
         fields = {key: jnp.concatenate([value] * len(views)) for key, value in batch.items()}
         fields["images"] = jnp.concatenate([_moved(images, *view) for view in views])
         outputs = call(fields)
