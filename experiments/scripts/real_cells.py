@@ -176,7 +176,8 @@ def show(results: Any) -> tuple[list[str], Any]:
             places = np.arange(3) + 0.21 * (number - 1.5)
             axes.bar(places, values[:3], 0.2, label=way, color=lab.COLORS[number])
         axes.set(title=name, xticks=range(3), xticklabels=NAMES[:3], ylim=(0, 1))
-    panels[0].legend(frameon=False)
+    names = panels[0].get_legend_handles_labels()
+    figure.legend(*names, frameon=False, loc="outside lower center", ncols=len(ways))
     return table, figure
 
 
