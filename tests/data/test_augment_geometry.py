@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from jaxdp.data.augment import create, geometry
+from jaxdp.data.augment import Preprocess, create, geometry
 
 KEY = jax.random.key(0)
 IMAGE = np.arange(1, 31, dtype=np.float32).reshape(6, 5, 1)  # all pixels differ
@@ -155,3 +155,20 @@ def test_a_resized_crop_is_that_of_pillow(height: int, width: int, size: int) ->
             for channel in part.transpose(2, 0, 1)
         ]
         np.testing.assert_allclose(resized, np.stack(expected, -1), rtol=0, atol=1e-2)
+
+
+def test_alternating_flips_follow_the_turn_of_their_example() -> None:
+    rng = np.random.default_rng(0)
+    images, masks = rng.integers(0, 256, (3, 6, 5, 1)), rng.integers(0, 3, (3, 6, 5))
+    batch = {
+        "images": jnp.asarray(images, jnp.uint8),
+        "masks": jnp.asarray(masks, jnp.uint8),
+        "indices": jnp.asarray([4, 5, 6]),
+    }
+    preprocess = Preprocess((0.0,), (1.0,), (create("flip:alternating"),))
+    out = preprocess(batch, lambda _: jax.random.split(KEY, 3), None, lambda each: each % 2 == 0)
+    np.testing.assert_array_equal(out["images"][1], images[1])
+    np.testing.assert_array_equal(out["masks"][1], masks[1])
+    np.testing.assert_array_equal(out["images"][::2], images[::2, :, ::-1])
+    np.testing.assert_array_equal(out["masks"][::2], masks[::2, :, ::-1])
+    assert "turn" not in out

@@ -116,6 +116,23 @@ def test_the_port_of_a_lightning_module_trains_alike_on_one_device_and_on_eight(
     assert losses[0][-1] < losses[0][0]
 
 
+def test_a_range_of_learning_rates_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(EXAMPLES / "learning_rate_range.py"))
+    curve = example["measure"](1e-4, 100, 60, model="cnn", dataset="digits", devices=1)
+    rates = [rate for rate, _ in curve]
+    assert len(curve) < 60  # it ends where the loss has risen
+    np.testing.assert_allclose(rates, np.geomspace(1e-4, 100, 60)[: len(rates)], rtol=1e-4)
+    example["show"](curve)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 20
+    low, high = (float(each) for each in last.removesuffix(".").split()[-3::2])
+    assert 1e-3 < low < high < 1
+    example["show"]([(0.1, 2.0), (0.2, 1.0)])
+    assert capsys.readouterr().out.endswith("try again with a larger --highest.\n")
+    example["show"]([(0.1, 2.0), (0.2, 3.0)])
+    assert capsys.readouterr().out.endswith("try again with a smaller --lowest.\n")
+
+
 def test_the_same_search_goes_on_and_more_trials_add_runs() -> None:
     pytest.importorskip("optuna", reason="needs Optuna: pip install '.[optuna]'")
     file = EXAMPLES / "search.py"

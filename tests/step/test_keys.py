@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxdp import models
 from jaxdp.data.augment import Preprocess, create_augmentations
-from jaxdp.step.keys import create_key, example_keys, fold
+from jaxdp.step.keys import create_key, example_keys, fold, turns
 from jaxdp.step.state import Constants, create_train_state, merge
 
 
@@ -71,3 +71,16 @@ EXPECTED = drawn()
 def test_weights_and_dropout_do_not_depend_on_the_default_generator() -> None:
     for found, expected in zip(drawn(), EXPECTED, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_each_example_has_its_turn_in_every_second_epoch() -> None:
+    indices, key = jnp.arange(1000), jnp.asarray(Constants.create([0.1], seed=3).key)
+    first, second, third = (np.asarray(turns(key, jnp.int32(epoch), indices)) for epoch in range(3))
+    np.testing.assert_array_equal(first, ~second)
+    np.testing.assert_array_equal(first, third)
+    assert abs(first.sum() - 500) < 80  # five standard deviations
+    np.testing.assert_array_equal(first[::-1], turns(key, jnp.int32(0), indices[::-1]))
+    other = np.asarray(
+        turns(jnp.asarray(Constants.create([0.1], seed=4).key), jnp.int32(0), indices)
+    )
+    assert abs((first != other).sum() - 500) < 80

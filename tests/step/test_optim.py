@@ -65,6 +65,54 @@ def test_keywords_reach_the_optimizer() -> None:
     ) == pytest.approx(2 - 0.25)
 
 
+def orthogonalized(matrix: np.ndarray, steps: int) -> np.ndarray:
+    """The iteration of Jordan et al., Muon, 2024, for a matrix with fewer rows than columns."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    matrix = matrix / np.linalg.norm(matrix)
+    for _ in range(steps):
+        square = matrix @ matrix.T
+        matrix = a * matrix + (b * square + c * square @ square) @ matrix
+    return matrix
+
+
+def test_muon_makes_singular_values_alike_and_leaves_vectors_to_adamw() -> None:
+    """A kernel of 3x3 windows is a matrix of 9 times its inputs by its outputs."""
+    rng = np.random.default_rng(0)
+    kernels, biases = rng.normal(size=(4, 3, 3, 2, 5)), rng.normal(size=(4, 5))
+    config = OptimizationConfig(
+        optimizer="muon", learning_rate=0.1, schedule="constant", weight_decay=0.5
+    )
+    optimizer = create_optimizer(config, schedule_of(config, 10))
+    params = {"bias": jnp.asarray(biases[0]), "kernel": jnp.asarray(kernels[0])}
+    state, momentum, first, second = optimizer.init(params), 0.0, 0.0, 0.0
+    for count in (1, 2, 3):
+        of_kernel, of_bias = kernels[count], biases[count]
+        old = jax.tree.map(np.asarray, params)
+        updates, state = optimizer.update({"kernel": of_kernel, "bias": of_bias}, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        # Unbiased means, in which Nesterov's momentum looks one step ahead.
+        momentum = 0.95 * momentum + 0.05 * of_kernel
+        ahead = 0.95 * momentum / (1 - 0.95 ** (count + 1)) + 0.05 * of_kernel / (1 - 0.95**count)
+        update = 0.2 * np.sqrt(18) * orthogonalized(ahead.reshape(18, 5).T, 5).T
+        expected = 0.95 * old["kernel"] - 0.1 * update.reshape(3, 3, 2, 5)
+        np.testing.assert_allclose(params["kernel"], expected, rtol=1e-4, atol=1e-5)
+        first, second = 0.9 * first + 0.1 * of_bias, 0.999 * second + 0.001 * of_bias**2
+        ahead = 0.9 * first / (1 - 0.9 ** (count + 1)) + 0.1 * of_bias / (1 - 0.9**count)
+        update = ahead / (np.sqrt(second / (1 - 0.999**count)) + 1e-8)
+        np.testing.assert_allclose(
+            params["bias"], 0.95 * old["bias"] - 0.1 * update, rtol=1e-4, atol=1e-5
+        )
+    values = np.linalg.svd(update_of(optimizer, kernels[0]).reshape(18, 5), compute_uv=False)
+    assert np.all((values > 0.6) & (values < 1.3))
+
+
+def update_of(optimizer: Any, kernel: np.ndarray) -> np.ndarray:
+    """Returns a first update without decay, in units of its size."""
+    params = {"kernel": jnp.zeros(kernel.shape)}
+    updates, _ = optimizer.update({"kernel": jnp.asarray(kernel)}, optimizer.init(params), params)
+    return np.asarray(updates["kernel"]) / (0.1 * 0.2 * np.sqrt(18))
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_goes_downhill(name: str) -> None:
     config = OptimizationConfig(optimizer=name, weight_decay=1e-4)

@@ -125,7 +125,12 @@ class Setup:
     @property
     def _host_constants(self) -> Constants:
         moments = self.step_config.preprocess.moments
-        return Constants.create(self.learning_rates, self.config.seed, moments)
+        return Constants.create(
+            self.learning_rates,
+            self.config.seed,
+            moments,
+            steps_per_epoch=self.intervals.steps_per_epoch,
+        )
 
     def reconfigured(self, given: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew; None if the

@@ -114,8 +114,8 @@ class OptimizationConfig(Settings):
     )
     weight_decay: float = setting(
         0.0001,
-        """weight decay of all parameters: L2, added to the gradient; decoupled for adamw, lamb and
-        lion""",
+        """weight decay of all parameters: L2, added to the gradient; decoupled for adamw, lamb,
+        lion and muon""",
         NON_NEGATIVE,
         resume="free",
         set_by="optimizer",

@@ -18,6 +18,61 @@ from jaxdp.plugins.registry import check_keywords
 from jaxdp.text.console import warn
 from jaxdp.text.messages import nearest, one_line
 
+
+def _muon(
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: float = 0.0,
+    *,
+    beta: float = 0.95,
+    ns_steps: int = 5,
+    nesterov: bool = True,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+) -> optax.GradientTransformation:
+    """Returns Muon for kernels and AdamW for biases and scales.
+
+    An update of a kernel is its momentum with all singular values near 1, times 0.2 and the root of
+    its larger side. This is the size of an update of AdamW, so that both have one learning rate.
+
+    Args:
+        learning_rate: as a function of the step.
+        weight_decay: decoupled, of all parameters.
+        beta: decay of the momentum.
+        ns_steps: iterations of Newton and Schulz.
+        nesterov: whether the momentum looks ahead, for kernels and for all others.
+        adam_b1: decay of the first moment in AdamW.
+        adam_b2: decay of the second moment in AdamW.
+
+    Sources: Jordan et al., Muon, 2024; for the size of an update Liu et al., Muon is Scalable for
+    LLM Training, 2025, section 2.2.
+    """
+    return optax.contrib.muon(
+        learning_rate,
+        weight_decay=weight_decay,
+        beta=beta,
+        ns_steps=ns_steps,
+        nesterov=nesterov,
+        adam_b1=adam_b1,
+        adam_b2=adam_b2,
+        adam_weight_decay=weight_decay,
+        muon_weight_dimension_numbers=_matrices,
+        consistent_rms=0.2,
+    )
+
+
+def _matrices(params: Any) -> Any:
+    """Returns how Muon makes a matrix of each parameter: all inputs of a kernel by its outputs.
+
+    None for what is no kernel.
+    """
+
+    def dimensions(leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+        dims = tuple(range(leaf.ndim))
+        return optax.contrib.MuonDimensionNumbers(dims[:-1], dims[-1:]) if leaf.ndim > 1 else None
+
+    return jax.tree.map(dimensions, params)
+
+
 # `--optimizer-kwargs` may set the keywords of a rule.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": lambda learning_rate: optax.sgd(learning_rate),
@@ -31,6 +86,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adagrad": optax.adagrad,
     "lamb": optax.lamb,
     "lion": optax.lion,
+    "muon": _muon,
 }
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
 DEFAULT_BATCH_SIZE = 128  # for which rates are meant that are scaled with the batch

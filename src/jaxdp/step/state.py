@@ -93,15 +93,19 @@ class Constants:
         learning_rates: one for each update. The last rate applies to all later updates.
         key: data of the random key from which all others are derived.
         moments: mean and standard deviation of the images; None: the preprocessing has them.
+        steps_per_epoch: number of steps in which each example is seen once.
     """
 
     examples: Mapping[str, Leaf]
     learning_rates: Leaf = ()
     key: Leaf = ()
     moments: Leaf | None = None
+    steps_per_epoch: Leaf = ()
 
     @classmethod
-    def create(cls, learning_rates: Any, seed: int, moments: Any = None) -> "Constants":
+    def create(
+        cls, learning_rates: Any, seed: int, moments: Any = None, *, steps_per_epoch: int = 1
+    ) -> "Constants":
         """Returns the constants on the host, without examples.
 
         Pads the learning rates to a length that most runs share.
@@ -109,7 +113,8 @@ class Constants:
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
         key = np.asarray(jax.random.key_data(create_key(seed)))
-        return cls({}, np.pad(rates, (0, length - len(rates)), mode="edge"), key, moments)
+        rates = np.pad(rates, (0, length - len(rates)), mode="edge")
+        return cls({}, rates, key, moments, np.asarray(steps_per_epoch, np.int32))
 
 
 def create_train_state(

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.config import BatchNormMode
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
 from jaxdp.step import batch_norm, combine, optim
-from jaxdp.step.keys import example_keys, fold
+from jaxdp.step.keys import example_keys, fold, turns
 from jaxdp.step.replicas import Replicas
 from jaxdp.step.state import (
     Constants,
@@ -215,14 +215,18 @@ def compute_gradients(
     Args:
         state: before the update.
         batch: this replica's examples, not yet augmented.
-        constants: holds the run's random key, and the statistics of its images.
+        constants: holds the run's random key, the statistics of its images, and the length of an
+            epoch.
     """
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
         return lambda indices: fold(example_keys(constants.key, state.step, indices), purpose)
 
+    def turns_of(indices: Array) -> Bool[Array, "batch"]:
+        return turns(constants.key, state.step // constants.steps_per_epoch, indices)
+
     with jax.named_scope("augment"):
-        batch = step_config.preprocess(batch, keys_of(0), constants.moments)
+        batch = step_config.preprocess(batch, keys_of(0), constants.moments, turns_of)
     keys = keys_of(1)(batch["indices"])
     group_size, joined = batch_norm.statistics(
         step_config.batch_norm, replicas, len(batch["images"])

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.data.augment.words import Augmentation as Augmentation
 from jaxdp.data.augment.words import Example, Mixing, RandomKey, create, output_shape, require
@@ -61,6 +61,7 @@ class Preprocess:
         batch: Batch,
         keys_of: Callable[[Array], Key[Array, "batch"]] | None,
         moments: Float[Array, "2 channels"] | None = None,
+        turns_of: Callable[[Array], Bool[Array, "batch"]] | None = None,
     ) -> dict[str, Array]:
         """Returns the batch with float32 images, int32 masks and float32 targets.
 
@@ -73,6 +74,8 @@ class Preprocess:
             keys_of: returns one key per example from their indices; None for no augmentation.
             moments: mean and standard deviation as data of a program, so that the program also
                 applies to other datasets; None for the values of this object.
+            turns_of: returns whether it is the turn of each example in this epoch, from their
+                indices, for augmentations that take turns; None if there are no epochs.
 
         Raises:
             ConfigError: while tracing, for an augmentation that does not fit the images.
@@ -82,10 +85,17 @@ class Preprocess:
             return dict(batch) | self._normalized(self._floats(_pixels(batch)), moments)
         height, width, channels = batch["images"].shape[1:]
         output_shape(self.augmentations, (height, width, channels))
-        augment, keys = jax.vmap(self._augment), keys_of(batch["indices"])
-        out = dict(batch) | augment(_pixels(batch), keys)
+
+        def augment(prefix: str = "") -> Example:
+            indices = batch[f"{prefix}indices"]
+            pixels = _pixels(batch, prefix)
+            if turns_of is not None and any(item.takes_turns for item in self.augmentations):
+                pixels["turn"] = turns_of(indices)
+            return jax.vmap(self._augment)(pixels, keys_of(indices))
+
+        out = dict(batch) | augment()
         if self.mixings:
-            partners = augment(_pixels(batch, "partner_"), keys_of(batch["partner_indices"]))
+            partners, keys = augment("partner_"), keys_of(batch["indices"])
             images, shares = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
             usable = batch["partner_weights"] > 0
             out["images"] = jnp.where(usable[:, None, None, None], images, out["images"])
@@ -113,7 +123,7 @@ class Preprocess:
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, pixels: Batch) -> Example:
-        floats = {name: jnp.asarray(array, _DTYPES[name]) for name, array in pixels.items()}
+        floats = {name: jnp.asarray(array, _DTYPES.get(name)) for name, array in pixels.items()}
         return floats | {"images": self.scale(floats["images"])}
 
     def scale(self, images: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -131,7 +141,7 @@ class Preprocess:
         example = self._floats(pixels)
         for position, augmentation in enumerate(self.augmentations):
             example = augmentation(example, jax.random.fold_in(key, position))
-        return example
+        return {name: array for name, array in example.items() if name != "turn"}
 
     def _mix(self, example: Example, partner: Example, key: RandomKey) -> tuple[Array, Array]:
         mixings = self.mixings

@@ -176,6 +176,23 @@ class Flip(Augmentation):
         )
 
 
+@register("flip:alternating")
+class AlternatingFlip(Augmentation):
+    """Swaps left and right of half of the images in one epoch, and of the others in the next.
+
+    Each image is thus seen from both sides in any two epochs. An example without `turn`, outside
+    of training, is swapped with probability 1/2.
+
+    Source: Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, arXiv:2404.00498.
+    """
+
+    takes_turns = True
+
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        turn = example["turn"] if "turn" in example else jax.random.bernoulli(key)
+        return map_grid(example, lambda pixels: jnp.where(turn, pixels[:, ::-1], pixels))
+
+
 @register("flip_vertical")
 class FlipVertical(Flip):
     """Swaps top and bottom with probability 1/2."""

@@ -31,6 +31,7 @@ class Augmentation(abc.ABC):
     """
 
     of_classes: ClassVar[bool] = False  # whether it does not allow targets for each pixel
+    takes_turns: ClassVar[bool] = False  # whether it reads `turn` of an example
 
     def output_shape(self, image_shape: Shape) -> Shape:
         """Returns the (height, width, channels) of an image after this augmentation.
@@ -95,13 +96,13 @@ def register(name: str, number: Range = POSITIVE) -> Callable[[Kind], Kind]:
 
 
 def create(word: str) -> Any:
-    """Makes an augmentation from `NAME` or `NAME:NUMBER`.
+    """Makes an augmentation from `NAME` or `NAME:NUMBER`; a name may have a colon itself.
 
     Raises:
         ConfigError: for an unknown name, or for a number that is out of range, superfluous or
             missing.
     """
-    name, colon, argument = word.partition(":")
+    name, colon, argument = (word, "", "") if word in names() else word.partition(":")
     kind: Any = _augmentations[name]
     fields = dataclasses.fields(kind)
     if not colon:
