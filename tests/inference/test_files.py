@@ -16,7 +16,8 @@ import jaxdp
 from jaxdp import predict, train
 from jaxdp.config import DataConfig, TrainConfig
 from jaxdp.data import from_arrays, image_file
-from jaxdp.data.sources import BadExample, open_dataset
+from jaxdp.data.dataset import Description
+from jaxdp.data.sources import BadExample, open_dataset, tfds
 from jaxdp.errors import ConfigError
 from jaxdp.inference import files
 from jaxdp.inference.predictor import Predictor
@@ -275,6 +276,24 @@ def test_images_of_other_intensities_are_warned_of_once(
     (line,) = said([hot])
     assert "0.tif (standard deviation " in line
     assert said([hot], resized=True) == []
+
+
+def test_photos_differ_more_than_frames_and_inverted_digits_are_warned_of() -> None:
+    """The means and standard deviations of images of the test sets of CIFAR-10 and MNIST."""
+
+    def warns(name: str, mean: float, std: float) -> bool:
+        known = {key: tfds.KNOWN[name][key] for key in ("mean", "std", "spread")}
+        predictor: Any = object.__new__(Predictor)
+        predictor.description = Description(examples={}, **known)
+        predictor.config, predictor.resized = TrainConfig(), False
+        image = np.asarray([mean - std, mean + std]).reshape(1, 2, 1)
+        return bool(files.difference(files.SurveyedImage.of("a.png", image), predictor))
+
+    for mean, std in ((252.0, 12.2), (24.0, 23.5), (121.5, 61.8)):
+        assert not warns("cifar10", mean, std)
+    assert not warns("mnist", 33.8, 79.2)
+    assert warns("mnist", 255 - 33.8, 79.2)
+    assert warns("cifar10", 0.5, 0.25)  # fractions of 1
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
