@@ -66,6 +66,24 @@ def run_tests(session: nox.Session) -> None:
 
 
 @nox.session
+def flags(session: nox.Session) -> None:
+    """Chooses XLA's flags for a jaxlib on a CPU, and runs the same tests with them.
+
+    `nox -s flags -- 0.12.0.1` writes them into src/jaxdp/runtime/cpu_flags.toml. More words go to
+    benchmarks/cpu_flags.py. JAX 0.11 and newer need Python 3.12.
+    """
+    if not session.posargs:
+        session.error("give a version of jaxlib, e.g. 0.12.0.1")
+    version, *words = session.posargs
+    keep_what_is_compiled(session)
+    # Editable, so that the table of this checkout is the one that jaxdp reads.
+    session.install("--editable", ".[dev]", f"jax=={version}", f"jaxlib=={version}")
+    session.run("python", "benchmarks/cpu_flags.py", *words)
+    session.posargs.clear()
+    run_tests(session)
+
+
+@nox.session
 def newest(session: nox.Session) -> None:
     """Runs the same tests on Python 3.13 of Debian's next release, with the newest JAX."""
     if sys.version_info >= (3, 12):
