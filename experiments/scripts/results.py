@@ -17,6 +17,7 @@ import statistics
 import textwrap
 from typing import Any
 
+import cifar10_94
 import isbi2012
 import lab
 import tables
@@ -29,9 +30,6 @@ CASES = {
     "instances": "--model unet --instances",
     "digits-denoise": "--model unet --task regression",
     "mnist": "--model cnn --dataset mnist",
-    "cifar10-one-epoch": (
-        "--model pyramidnet --dataset cifar10 --model-kwargs depth=20 alpha=24 --epochs 1"
-    ),
 }
 
 SEEDS = {"digits": 5, "digits-8-devices": 5, "mnist": 3, "cells": 3, "instances": 3}
@@ -103,6 +101,14 @@ def line_of(title: str, form: str, values: list[float], peer: str = "") -> str:
     return f"| {' | '.join([title, *cells, str(len(values)), peer])} |"
 
 
+def cifar10_line() -> str:
+    """Returns the README's line of CIFAR-10, over the seeds of both sides."""
+    runs = cifar10_94.by_side(results_of("cifar10_94"))
+    ours, theirs = ([100 * run["accuracy"] for run in runs[side]] for side in cifar10_94.SIDES)
+    title = "[CIFAR-10: accuracy, %](experiments/results/cifar10_94)"
+    return line_of(title, "{:.2f}", ours, f"airbench {statistics.fmean(theirs):.2f}")
+
+
 def results_of(experiment: str) -> Any:
     """Returns the kept results of an experiment of its own."""
     return json.loads((lab.RESULTS / experiment / "results.json").read_text())["results"]
@@ -118,6 +124,8 @@ def lines_beside_peers() -> list[str]:
         values = [each[name] for each in scores]
         lines.append(line_of(title, "{:.3f}", values, f"MONAI {peer[name]:.3f}"))
     for stack, found in cells.items():
+        if stack == "cells":  # which are drawn
+            continue
         title = f"[{stack[0].upper()}{stack[1:]}: AP 0.5](experiments/results/real_cells)"
         peer = f"StarDist {found['StarDist']['ap50']:.3f}"
         lines.append(line_of(title, "{:.3f}", [found["jaxdp"]["ap50"]], peer))
@@ -131,6 +139,7 @@ def readme_blocks() -> dict[str, str]:
     membranes, paper = isbi2012.mean(runs), next(iter(isbi2012.CHALLENGE.values()))
     first, last = isbi2012.HELD_OUT[0], isbi2012.HELD_OUT[0] + isbi2012.COUNT - 1
     same = isbi2012.mean([run for run in runs if run["first"] == first])
+    cifar10 = results_of("cifar10_94")
     return {
         "picture": (
             f"*A U-Net on held-out slices of ISBI 2012, after {minutes:.0f} minutes on two CPU"
@@ -142,14 +151,15 @@ def readme_blocks() -> dict[str, str]:
                 "| on test data | mean | min | max | runs | peer |",
                 "|---|---|---|---|---|---|",
                 *lines_beside_peers(),
+                cifar10_line(),
                 digits_line(),
                 "",
                 textwrap.fill(
                     "Runs differ by seed or by held-out slices. Peers trained on the same data for"
-                    f" the same time; MONAI on slices {first} to {last} alone, where jaxdp has"
+                    f" the same time; airbench for {cifar10_94.ratio(cifar10):.2f} times the time,"
+                    f" and MONAI on slices {first} to {last} alone, where jaxdp has"
                     f" {same['v_rand']:.3f} and {same['v_info']:.3f}. In a run, test data choose"
-                    " nothing but thresholds of ISBI 2012, as in the challenge."
-                    " [Details](experiments/README.md).",
+                    " nothing but thresholds of ISBI 2012. [Details](experiments/README.md).",
                     100,
                     break_on_hyphens=False,
                 ),

@@ -160,17 +160,17 @@ def test_a_run_with_a_removed_setting_is_read_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("name", "digits"),
+    ("file", "digits"),
     [
-        ("digits", "95e6cddc"),
-        ("cells", "c14ac15d"),
-        ("cifar10-one-epoch", "6f6398e3"),
-        ("digits-8-devices", "6e0a6040"),
+        ("experiments/results/digits/config.yaml", "95e6cddc"),
+        ("experiments/results/cells/config.yaml", "c14ac15d"),
+        ("tests/config/cifar10_one_epoch.yaml", "6f6398e3"),
+        ("experiments/results/digits-8-devices/config.yaml", "6e0a6040"),
     ],
 )
-def test_a_run_of_version_0_2_keeps_its_hash(name: str, digits: str) -> None:
+def test_a_run_of_version_0_2_keeps_its_hash(file: str, digits: str) -> None:
     """The same command finds its folder again; version 0.2 computed these digits."""
-    settings = config.load(ROOT / "experiments" / "results" / name / "config.yaml")
+    settings = config.load(ROOT / file)
     assert config.run_hash(config.TrainConfig.of(**settings)) == digits
 
 

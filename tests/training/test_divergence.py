@@ -46,8 +46,8 @@ def poison(monkeypatch: pytest.MonkeyPatch, example: int) -> dict[str, bool]:
     """Makes one training example NaN; returns a switch that is read when a step is compiled."""
     clean, switch = Preprocess.__call__, {"on": True}
 
-    def preprocess(self: Preprocess, batch: Any, keys_of: Any, moments: Any) -> Any:
-        prepared = dict(clean(self, batch, keys_of, moments))
+    def preprocess(self: Preprocess, batch: Any, keys_of: Any, *rest: Any) -> Any:
+        prepared = dict(clean(self, batch, keys_of, *rest))
         if switch["on"] and keys_of is not None:
             bad = (batch["indices"] == example)[:, None, None, None]
             prepared["images"] = jnp.where(bad, jnp.nan, prepared["images"])
