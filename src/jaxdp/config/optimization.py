@@ -61,9 +61,10 @@ class OptimizationConfig(Settings):
     )
     optimizer: str | None = setting(
         None,
-        """{jaxdp.step.optim:OPTIMIZERS} (default: the dataset's own; else nesterov, or adamw for
-        fewer than 512 training examples without instance labels, unless the dataset has a learning
-        rate or you give --learning-rate, --lr-scaling or --optimizer-kwargs)""",
+        """{jaxdp.step.optim:OPTIMIZERS}, which trains kernels, and AdamW all other parameters
+        (default: the dataset's own; else nesterov, or adamw for fewer than 512 training examples
+        without instance labels, unless the dataset has a learning rate or you give
+        --learning-rate, --lr-scaling or --optimizer-kwargs)""",
         resume="start",
         each_fit=False,
         basic=True,
