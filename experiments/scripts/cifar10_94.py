@@ -53,7 +53,9 @@ def measure(experiment: lab.Experiment) -> Any:
                 cwd=cache,
                 env=time_to_accuracy.with_cache(cache),
             )
-            run = {"side": side, "seed": seed, **json.loads(done.stdout.splitlines()[-1])}
+            # airbench prints more after this line.
+            (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            run = {"side": side, "seed": seed, **json.loads(line)}
             print(run, file=sys.stderr)
             runs.append(run | {"machine": tables.machine(*packages)})
             machine = tables.machine("jax", "flax")
