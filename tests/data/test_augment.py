@@ -233,7 +233,7 @@ def test_per_image_normalization() -> None:
 UNUSABLE = """\
 flipp | unknown augment; did you mean flip?
 crop | needs a number, e.g. crop:64
-flip:1 | takes no number; write flip
+flip:1 | takes no number; write flip or flip:alternating
 mixup: | must be mixup:NUMBER
 mixup:much | must be mixup:NUMBER
 crop:0 | whole number of pixels

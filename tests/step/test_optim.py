@@ -179,6 +179,22 @@ def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
         np.testing.assert_allclose(rates[:20], 0.1 * factor * np.arange(1, 21) / 20, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [
+        (None, 0.1),
+        ("sgd", 0.1),
+        ("nesterov", 0.1),
+        ("muon", 0.01),
+        ("adamw", 0.001),
+        ("lion", 0.001),
+    ],
+)
+def test_each_optimizer_has_its_rate(optimizer: str | None, rate: float) -> None:
+    config = OptimizationConfig(optimizer=optimizer)
+    assert with_rate(config, total_steps=100).learning_rate == rate
+
+
 def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
     config = OptimizationConfig(lr_scaling="linear", global_batch_size=128, schedule="cosine")
     assert float(schedule_of(config, 200, 4)(0)) == pytest.approx(0.1)

@@ -79,7 +79,7 @@ class OptimizationConfig(Settings):
     learning_rate: float | None = setting(
         None,
         """peak learning rate (default: the dataset's own; else 0.1 for sgd, momentum and nesterov,
-        otherwise 0.001; 0.0003 if jaxdp picks adamw for a small training set of a
+        0.01 for muon, otherwise 0.001; 0.0003 if jaxdp picks adamw for a small training set of a
         classification)""",
         NON_NEGATIVE,
         resume="free",

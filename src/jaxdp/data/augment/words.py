@@ -109,7 +109,8 @@ def create(word: str) -> Any:
         needs_number = bool(fields) and fields[0].default is dataclasses.MISSING
         require(not needs_number, word, f"needs a number, e.g. {name}:64")
         return kind()
-    require(bool(fields), word, f"takes no number; write {name}")
+    forms = " or ".join(each for each in sorted(names()) if each.split(":")[0] == name)
+    require(bool(fields), word, f"takes no number; write {forms}")
     try:
         number = int(argument) if is_count(argument.removeprefix("-")) else float(argument)
     except ValueError:
