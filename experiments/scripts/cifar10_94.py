@@ -79,16 +79,20 @@ def means(runs: list[Any]) -> tuple[float, float]:
     )
 
 
-def ratio(results: Any) -> float:
-    """Returns how many times the seconds of jaxdp airbench takes, by their means."""
+def in_turns(results: Any) -> dict[str, list[Any]]:
+    """Returns the runs of each side with the seeds and on the days on which both sides ran."""
     found = by_side(results)
-    ours, theirs = (means(found[side])[1] for side in SIDES)
-    return theirs / ours
+    turns = [{(run["seed"], run["machine"][:10]) for run in runs} for runs in found.values()]
+    both = set.intersection(*turns) if len(turns) == len(SIDES) else set[Any]()
+    return {
+        side: [run for run in runs if (run["seed"], run["machine"][:10]) in both]
+        for side, runs in found.items()
+    }
 
 
 def show(results: Any) -> tuple[list[str], Any]:
     table = [
-        "| side | seeds | accuracy, each run | mean | seconds, each run | mean |",
+        "| side | runs | accuracy, each run | mean | seconds, each run | mean |",
         "|---" * 6 + "|",
     ]
     found = by_side(results)
@@ -105,8 +109,14 @@ def show(results: Any) -> tuple[list[str], Any]:
             f"{seconds:,.0f}",
         ]
         table.append(f"| {' | '.join(cells)} |")
-    if len(found) == len(SIDES):
-        table += ["", f"airbench / jaxdp: {ratio(results):.2f} times the seconds."]
+    turns = in_turns(results)
+    if all(turns.values()) and len(turns) == len(SIDES):
+        (ours, our_seconds), (theirs, their_seconds) = (means(turns[side]) for side in SIDES)
+        table += [
+            "",
+            f"In turns on one day: jaxdp {ours:.2%} in {our_seconds:,.0f} s, airbench {theirs:.2%}"
+            f" in {their_seconds:,.0f} s, {their_seconds / our_seconds:.2f} times the seconds.",
+        ]
     return table, draw(found)
 
 
