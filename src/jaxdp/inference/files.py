@@ -5,6 +5,7 @@ the training images. These images do not belong to a dataset.
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
 import math
 import pathlib
 import threading
@@ -23,6 +24,7 @@ from jaxdp.text.console import say, warn
 from jaxdp.text.messages import some, valid_text
 from jaxdp.text.parsing import resolved
 
+_AT_A_TIME = 16  # files that a thread reads
 _KEPT_BYTES = 2**28  # bytes of pixels that need not be decoded a second time
 # Share of the contrast of training images by which the mean of any image may differ, and the factor
 # by which its contrast may.
@@ -63,16 +65,19 @@ def find(
         ConfigError: for a path that does not exist, or a folder without images.
     """
     found: dict[pathlib.Path, tuple[pathlib.Path, pathlib.PurePath]] = {}
+    folders: dict[pathlib.Path, pathlib.Path] = {}  # without links
     hidden = resolved(leave_out) if leave_out else None
     for path in map(pathlib.Path, paths):
         files = [(path, pathlib.PurePath(path.name))] if path.is_file() else []
         problem = "is no regular file; give images or folders"
         if path.is_dir():
-            inside = sorted(find_images(path))
+            # Paths are compared by their parts, which a key computes once for each path.
+            inside = sorted(find_images(path), key=lambda inner: inner.parts)
             if hidden and resolved(path) in hidden.parents:
                 inside = [inner for inner in inside if hidden not in resolved(inner).parents]
-            known = f"known suffixes: {' '.join(SUFFIXES)}"
-            problem = f"no images in that folder; {find_foreign(path) or known}"
+            if not inside:
+                known = f"known suffixes: {' '.join(SUFFIXES)}"
+                problem = f"no images in that folder; {find_foreign(path) or known}"
             files = [(inner, inner.relative_to(path)) for inner in inside]
         elif not path.exists():
             problem = "no such file or folder"
@@ -80,8 +85,10 @@ def find(
             raise ConfigError("", path, f"{path}: {problem}")
         for file, name in files:
             # A file store may keep equal files once, so links to it count as separate files.
-            place = resolved(file.parent) / file.name
-            found.setdefault(place, (file, name.with_suffix("")))
+            parent = file.parent
+            if parent not in folders:
+                folders[parent] = resolved(parent)
+            found.setdefault(folders[parent] / file.name, (file, name.with_suffix("")))
     headers = read_headers((file for file, _ in found.values() if is_tiff(file)), tiff)
     return [
         ImageFile(
@@ -145,12 +152,15 @@ class SurveyedImage:
         pixel_size: Sequence[float] | None = None,
     ) -> "SurveyedImage":
         """Returns the facts of pixels (height, width, channels)."""
+        values = pixels.astype(np.float64).ravel()
+        mean = float(values.mean())
+        values -= mean
         return cls(
             file=file,
             size=pixels.shape[:2],
             changes=changes,
-            mean=float(pixels.mean(dtype=np.float64)),
-            std=float(pixels.std(dtype=np.float64)),
+            mean=mean,
+            std=float(np.sqrt(values @ values / values.size)),
             pixels=pixels if keep else None,
             pixel_size=pixel_size,
         )
@@ -181,9 +191,11 @@ def survey(
         size = pixel_size(file.picture)
         return SurveyedImage.of(file, pixels, changes, keep=keep, pixel_size=size)
 
-    # Decoding releases the GIL.
+    # Decoding releases the GIL. A task for each file would take as long as reading a small one.
+    parts = [files[first : first + _AT_A_TIME] for first in range(0, len(files), _AT_A_TIME)]
     with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
-        results = list(pool.map(look, files))
+        found = pool.map(lambda part: [*map(look, part)], parts)
+        results = [*itertools.chain.from_iterable(found)]
     return (
         [result for result in results if isinstance(result, SurveyedImage)],
         [result for result in results if isinstance(result, BadExample)],
