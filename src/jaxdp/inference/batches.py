@@ -46,8 +46,11 @@ class Batches:
         """
         under_way: list[tuple[Any, int]] = []
         for ahead in itertools.chain(map(self._start, self._together(images)), [[]]):
+            last, values = None, np.empty(0)
             for batch, position in under_way:
-                yield np.asarray(batch)[position]
+                if batch is not last:
+                    last, values = batch, np.asarray(batch)
+                yield values[position]
             under_way = ahead
 
     def _together(self, images: Iterable[Pixels]) -> Iterator[list[Pixels]]:
