@@ -8,6 +8,7 @@ import typing
 from typing import Literal
 
 from jaxdp.config import ClassWeights, Facts, TrainConfig, fields
+from jaxdp.config.values import Columns
 
 FILE = pathlib.Path(__file__).parents[1] / "src" / "jaxdp" / "config" / "keywords.py"
 OWN = ("model", "dataset", "task", "callbacks")  # parameters of Trainer itself
@@ -52,6 +53,7 @@ def as_keyword(facts: Facts) -> str:
             )
         elif hasattr(kind, "parse"):
             texts += ["str", *["Sequence[float]"] * (kind is ClassWeights)]
+            texts += ["dict[str, str]"] * (kind is Columns)
         elif kind is type(None):
             texts.append("None")
         else:

@@ -118,7 +118,9 @@ def test_a_sentence_keeps_its_lines_and_parts() -> None:
 
 
 # Flags that a person pastes into a shell, and words of commands that jaxdp starts.
-COMMAND = re.compile(r"\b(python -m|sbatch|srun) [^;]*|\(see \S+ --help\)|see \S+ --help-all")
+COMMAND = re.compile(
+    r"\b(python -m|sbatch|srun|hf download) [^;]*|\(see \S+ --help\)|see \S+ --help-all"
+)
 WORD = re.compile(r"--[a-z-]+")
 NO_SENTENCES = {
     "launch.py": ("Start processes: ", "Print a batch script: ", "Train on a Ray cluster: "),

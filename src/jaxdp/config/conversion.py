@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jaxdp.config import deprecation
 from jaxdp.config.facts import Facts
-from jaxdp.config.values import ClassWeights, number, parse_keywords
+from jaxdp.config.values import ClassWeights, Columns, number, parse_keywords
 from jaxdp.errors import ConfigError
 from jaxdp.text.messages import nearest
 from jaxdp.text.parsing import is_finite
@@ -35,6 +35,8 @@ def convert(facts: Facts, value: Any) -> Any:
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
     if parsed is ClassWeights and isinstance(value, list | tuple):
         value = ",".join(map(str, value))
+    if parsed is Columns and isinstance(value, dict):
+        value = ",".join(f"{role}={column}" for role, column in value.items())
     if isinstance(value, facts.numbers) and not isinstance(value, bool):
         value = str(value)
     if parsed is not None and isinstance(value, str):

@@ -9,6 +9,7 @@ from jaxdp.config.values import (
     MOST_WORKERS,
     NON_NEGATIVE,
     POSITIVE,
+    Columns,
     MaskValues,
     at_most,
 )
@@ -23,7 +24,8 @@ class DataConfig(Settings):
         None,
         """dataset to train on: {jaxdp.data.sources}; of TensorFlow Datasets
         {jaxdp.data.sources.tfds:KNOWN}. Arguments follow a colon: cells:sparse, folder:PATH,
-        npz:PATH, tfds:NAME (default: cells for unet, otherwise digits)""",
+        npz:PATH, tfds:NAME, hf:NAME of the Hugging Face hub (default: cells for unet, otherwise
+        digits)""",
         metavar="NAME",
         resume="start",
         each_fit=False,
@@ -31,13 +33,14 @@ class DataConfig(Settings):
     )
     data_dir: str | None = setting(
         None,
-        """directory of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or
-        ~/tensorflow_datasets)""",
+        """directory of prepared TensorFlow Datasets, or of the tables that hf:NAME prepares
+        (default: $TFDS_DATA_DIR or ~/tensorflow_datasets; $HF_DATASETS_CACHE or
+        ~/.cache/huggingface/datasets)""",
         metavar="PATH",
         resume="free",
         set_by="data",
         basic=True,
-        none="where TensorFlow Datasets looks",
+        none="where the libraries of the datasets look",
     )
     train_split: str | None = setting(
         None,
@@ -80,9 +83,9 @@ class DataConfig(Settings):
     )
     channels: Literal[1, 3, 4] | None = setting(
         None,
-        """number of channels to which the images of a folder are converted: 1 (grey), 3 (RGB) or
-        4 (RGB and opacity) (default: 3 if any image is in colour, otherwise 1; for TIFF files,
-        the number that they have)""",
+        """number of channels to which the images of a folder or of hf:NAME are converted: 1 (grey),
+        3 (RGB) or 4 (RGB and opacity) (default: 3 if any image is in colour, otherwise 1; for
+        TIFF files, the number that they have)""",
         names_run="if_set",
         set_by="data",
         none="as the files have",
@@ -95,6 +98,15 @@ class DataConfig(Settings):
         names_run="if_set",
         set_by="data",
         none="as the metadata say",
+    )
+    columns: Columns | None = setting(
+        None,
+        """columns of hf:NAME that hold images, and labels or masks (default: by their types and
+        usual names)""",
+        metavar="image=NAME,label=NAME|mask=NAME",
+        names_run="if_set",
+        set_by="data",
+        none="by their types and usual names",
     )
     num_classes: int | None = setting(
         None,

@@ -31,6 +31,7 @@ class TrainKeywords(TypedDict, total=False):
     image_size: str | int | None
     channels: Literal[1, 3, 4] | None
     tiff: Literal["pages", "channels"] | None
+    columns: str | dict[str, str] | None
     num_classes: int | None
     mask_values: str | None
     instances: bool

@@ -172,6 +172,41 @@ class MaskValues:
 
 
 @dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of a table that hold images and their targets.
+
+    Attributes:
+        image, label, mask: names of columns; None if the dataset determines the column.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    mask: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Columns":
+        """Reads e.g. `image=photo,label=species`. Raises ConfigError for anything else."""
+        found: dict[str, str] = {}
+        for word in text.split(","):
+            role, _, name = (part.strip() for part in word.partition("="))
+            if role not in ("image", "label", "mask") or not name or role in found:
+                remedy = (
+                    "must name the columns image, label or mask once each, e.g."
+                    " image=photo,label=species"
+                )
+                raise ConfigError("columns", text, remedy)
+            found[role] = name
+        return cls(**found)
+
+    def named(self) -> dict[str, str]:
+        """Returns the given names of columns by what they hold."""
+        return {role: name for role, name in dataclasses.asdict(self).items() if name}
+
+    def __str__(self) -> str:
+        return ",".join(f"{role}={name}" for role, name in self.named().items())
+
+
+@dataclasses.dataclass(frozen=True)
 class Range:
     """A condition that a value must meet in addition to its type.
 

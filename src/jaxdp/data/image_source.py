@@ -20,14 +20,15 @@ class ImageSource(BaseSource):
 
     Attributes:
         task: `classification`, `segmentation` or one of `VECTOR_FIELDS`.
-        channels: number of channels to which all images are decoded.
+        channels: number of channels to which all images are decoded; None for grey or colour, as
+            stored.
         dtype: the dtype that all images must have.
         config: has `--mask-values` and `--instances`.
         resize: how images with labels will be resized.
     """
 
     task: str
-    channels: int
+    channels: int | None
     dtype: str
     config: DataConfig
     resize: Resize | None = None

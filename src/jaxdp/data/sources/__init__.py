@@ -64,13 +64,13 @@ def open_dataset(
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
     """Opens a dataset by its name on the command line, e.g. `cifar10`, `folder:photos`,
-    `npz:file.npz` or `tfds:NAME`.
+    `npz:file.npz`, `tfds:NAME` or `hf:NAME`.
 
     Args:
         task: which of its targets to read, if it has several, e.g. `segmentation` for
             `oxford_iiit_pet`.
         **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`,
-            `num_classes`, `mask_values`, `instances`, `class_names`, `augment` and
+            `columns`, `num_classes`, `mask_values`, `instances`, `class_names`, `augment` and
             `on_bad_example`, as the flags of these names.
 
     Raises:

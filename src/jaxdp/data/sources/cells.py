@@ -29,7 +29,9 @@ def cells(request: sources.Request) -> sources.Dataset:
     if request.argument not in ("", "sparse"):
         raise request.error("write cells or cells:sparse")
     request.choose("segmentation")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
+    request.refuse(
+        "train_split", "test_split", "num_classes", "channels", "tiff", "columns", "mask_values"
+    )
     instances, sparse = request.config.instances, bool(request.argument)
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
     unet: dict[str, Any] = {"base_channels": 16}

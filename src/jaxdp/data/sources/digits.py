@@ -78,7 +78,9 @@ def _split(
 ) -> sources.Dataset:
     """Returns a dataset of images, with a part of each label as test data."""
     request.choose(facts["task"])
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
+    request.refuse(
+        "train_split", "test_split", "num_classes", "channels", "tiff", "columns", "mask_values"
+    )
     test, field = stratified(labels, _TEST_EXAMPLES), sources.TARGET_FIELDS[facts["task"]]
     facts["defaults"] = {"optimizer": "nesterov"} | facts.get("defaults", {})
     return sources.Dataset(

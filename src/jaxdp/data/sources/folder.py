@@ -64,6 +64,7 @@ def folder(request: Request) -> Dataset:
         ConfigError: for another folder structure, fewer than two classes, or names that do not
             match.
     """
+    request.refuse("columns")
     path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")

@@ -37,7 +37,7 @@ def npz(request: Request) -> Dataset:
         ConfigError: if the file cannot be read without unpickling, or if its arrays are missing,
             have another type or do not match.
     """
-    request.refuse("channels", "tiff")
+    request.refuse("channels", "tiff", "columns")
     path = pathlib.Path(request.argument).expanduser()
     if not path.is_file():
         raise request.error("there is no such file; write npz:PATH")

@@ -63,7 +63,7 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
     """
     config = request.config
     name = ":".join(filter(None, (bare_name, request.argument)))
-    request.refuse("channels", "tiff", "instances")
+    request.refuse("channels", "tiff", "columns", "instances")
     builder = _find_builder(name, request)
     image, targets = _find_features(request, builder.info)
     task = request.choose(*targets)  # before a useless download
