@@ -412,7 +412,9 @@ def test_a_split_without_labels_is_left_out_or_refused(
     name = write({"train": examples(4), "val": examples(2), "test": secret}, features)
     dataset = opened(name)
     assert (sizes(dataset), dataset.test) == ([4, 2], None)
-    assert "no example of test has a label (all are -1 or empty)" in capsys.readouterr().err
+    assert (
+        "test has no labels (its labels are -1 or empty); it is not read" in capsys.readouterr().err
+    )
     with refused("--test-split test: no example of it has a label"):
         opened(name, test_split="test")
     with refused("--train-split test: no example of it has a label"):
@@ -551,21 +553,17 @@ def test_what_save_to_disk_wrote_is_read() -> None:
         opened("hf:both")
 
 
-def test_splits_that_differ_are_refused() -> None:
+def test_splits_that_differ_are_refused_or_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     other = Features(dict(CLASSES) | {"label": ClassLabel(names=["dog", "cat"])})
-    for name, features, message in (
-        (
-            "order",
-            other,
-            r"the column label \(ClassLabel of 2\) differs in test: label \(ClassLabel",
-        ),
-        ("none", MASKS, "the column label .* differs in test: no such column"),
-    ):
-        rows = [row | {"annotation": row["image"]} for row in examples(2)]
-        both = {"train": table(examples(2)), "test": table(rows, features)}
-        datasets.DatasetDict(both).save_to_disk(name)
-        with refused(message):
-            opened(f"hf:{name}", columns="image=image,label=label" if name == "order" else None)
+    bare = Features({"image": ImageColumn()})
+    splits = {"test": table(examples(2), bare), "val": table(examples(3), other)}
+    datasets.DatasetDict(splits | {"train": table(examples(4))}).save_to_disk("saved")
+    with refused(r"the column label \(ClassLabel of 2\) differs in val: label \(ClassLabel of 2\)"):
+        opened("hf:./saved")
+    assert "test has no labels (it has no column label)" in capsys.readouterr().err
+    assert sizes(opened("hf:./saved", validation="0.5", test_split="train[:2]")) == [2, 2, 2]
+    with refused("the column label .* differs in test: no such column"):
+        opened("hf:./saved", validation="0.5", test_split="test")
 
 
 def test_folders_of_pictures_in_the_hubs_layout_are_read_from_their_files() -> None:

@@ -94,16 +94,21 @@ def _without_unlabelled(request: Request, tables: Mapping[str, Any]) -> list[str
     """Returns the names of the splits, except for usual names of splits in which no example has a
     label; a warning names these. On the hub, -1 stands for a label that is kept secret.
     """
+    # A split without labels may lack their column.
+    fullest = max(tables.values(), key=lambda table: len(table.features))
+    task, _, target = find_columns(request, fullest.features)
     kept = list(tables)
-    usual = USUAL["splits"]["validation"] + USUAL["splits"]["test"]
-    for name in usual_names(usual, kept):
-        table = tables[name]
-        if name in request.named_splits.values() or not len(table):
-            continue
-        task, _, target = find_columns(request, table.features)
-        if task == "classification" and (_labels_of(table, target) < 0).all():
-            where = f"{request.config.dataset}: no example of {name} has a label"
-            warn(f"{where} (all are -1 or empty); it is not read")
+    for split in ("validation", "test") if task == "classification" else ():
+        by_settings = request.named_splits[split] or (
+            split == "validation" and request.config.validation
+        )
+        for name in () if by_settings else usual_names(USUAL["splits"][split], tables):
+            table, held = tables[name], "its labels are -1 or empty"
+            if target not in table.features:
+                held = f"it has no column {target}"
+            elif not len(table) or (_labels_of(table, target) >= 0).any():
+                continue
+            warn(f"{request.config.dataset}: {name} has no labels ({held}); it is not read")
             kept.remove(name)
     return kept
 
