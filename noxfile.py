@@ -132,8 +132,9 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Compares models with PyTorch, and scores of objects with StarDist and Cellpose."""
-    session.install(".[dev]", "torch>=2.6", "stardist", "cellpose", "cellseg-metrics")
+    """Compares models with PyTorch and timm, and scores of objects with StarDist and Cellpose."""
+    packages = ("torch>=2.6", "timm>=1", "stardist", "cellpose", "cellseg-metrics")
+    session.install(".[dev]", *packages)
     session.run("pytest", "tests/reference", *session.posargs)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import yaml
 from flax import nnx
 from reference_state import load_reference_weights
 from runs import evaluated
@@ -20,8 +21,10 @@ from runs import evaluated
 import jaxdp
 from jaxdp import convert, models, train
 from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.data.sources import digits
 from jaxdp.inference.weights import read_weights, to_safetensors
 from jaxdp.models.reference_weights import reference_names
+from jaxdp.step.state import model_arrays
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -263,3 +266,51 @@ def test_weights_of_another_precision_are_cast_and_trained(
         if step == 0:
             kernel = arrays["params/head/kernel"]
             np.testing.assert_array_equal(kernel, cast["head.kernel"].astype(np.float32))
+
+
+def test_a_repository_of_the_hub_holds_all_that_prediction_requires(
+    trained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_convert(f"export {trained} --hub-layout repository")
+    assert sorted(path.name for path in pathlib.Path("repository").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    images = digits.read()[0][:5]
+    before, now = jaxdp.load(trained), jaxdp.load("repository")
+    np.testing.assert_array_equal(now.predict(images), before.predict(images))
+    assert now.description == before.description
+    assert now.metrics == before.metrics
+    card = pathlib.Path("repository", "README.md").read_text()
+    _, header, text = card.split("---\n", 2)
+    facts = yaml.safe_load(header)
+    assert (facts["library_name"], facts["pipeline_tag"]) == ("jaxdp", "image-classification")
+    (result,) = facts["model-index"][0]["results"]
+    assert {each["type"]: each["value"] for each in result["metrics"]} == before.metrics["test"]
+    settings = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    assert settings["model_kwargs"] == SMALL
+    assert settings["normalize"] == "image"
+    capsys.readouterr()
+    run_convert(f"export {trained} --hub-layout repository", code=2)
+    assert "is not empty; give another folder" in error_line(capsys)
+
+
+def test_a_repository_starts_another_training(trained: str) -> None:
+    run_convert(f"export {trained} --hub-layout repository")
+    trainer = jaxdp.Trainer(init_from="repository", steps=1, devices=2, progress=False)
+    assert trainer.config.model_kwargs == SMALL
+    weights = trainer.setup.initial.weights
+    assert weights is not None
+    assert not weights.fresh
+    ours = model_arrays(jaxdp.load(trained).state)
+    for name, array in weights.arrays.items():
+        np.testing.assert_array_equal(array, ours[name], err_msg=name)
+
+
+@pytest.mark.parametrize("flags", ["", "--output a.safetensors --hub-layout b"])
+def test_export_writes_one_thing(
+    trained: str, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_convert(f"export {trained} {flags}", code=2)
+    assert "--output" in error_line(capsys)

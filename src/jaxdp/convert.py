@@ -17,7 +17,7 @@ from jaxdp.config import (
     setting,
     settings_group,
 )
-from jaxdp.errors import ConfigError
+from jaxdp.errors import ConfigError, flag
 from jaxdp.runtime import platform
 from jaxdp.text.flags import for_command
 from jaxdp.text.messages import nearest, some
@@ -43,13 +43,20 @@ class ImportConfig(PartsConfig):
 
 @settings_group
 class ExportConfig(SavedRunConfig):
-    """The file to write."""
+    """The file or the folder to write."""
 
-    output: str = setting(
-        REQUIRED,
+    output: str | None = setting(
+        None,
         """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored
         in, outputs out, any batch size; class names and normalization are in
         NAME.stablehlo.json)""",
+        LOCAL,
+        excludes="hub_layout",
+    )
+    hub_layout: str | None = setting(
+        None,
+        """folder to write as a repository of the Hugging Face hub: model.safetensors, config.json
+        and a model card; --init-from and jaxdp.load read it""",
         LOCAL,
     )
 
@@ -81,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 def export(asked: ExportConfig) -> str:
     """Writes weights (averaged weights if the run has an EMA) or a program.
 
-    The file is either complete or absent.
+    A file is either complete or absent.
 
     Returns:
         What was written, for people.
@@ -89,9 +96,19 @@ def export(asked: ExportConfig) -> str:
     Raises:
         ConfigError: if there is no such checkpoint, or the output cannot be written.
     """
-    from jaxdp.inference import exporting
+    from jaxdp.inference import exporting, hub_layout
     from jaxdp.loading import load
 
+    if asked.hub_layout is not None:
+        folder = pathlib.Path(asked.hub_layout)
+        result = load(asked.run_dir, step=asked.step, plugins=asked.plugins)
+        hub_layout.check(folder, result.config, result.description)
+        state, config, summary = result.state, result.config, result.summary
+        written = hub_layout.write(state, config, result.description, summary, folder)
+        return f"{folder}: step {result.step} of {asked.run_dir}, {written}"
+    if asked.output is None:
+        ways = f"give it, or {flag('hub_layout')}"
+        raise ConfigError("output", "(not given)", f"names the file to write; {ways}")
     output = pathlib.Path(asked.output)
     exporting.check_output(output)
     result = load(asked.run_dir, step=asked.step, plugins=asked.plugins)

@@ -4,10 +4,17 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.build.inputs import Inputs
+from jaxdp.build import pretrained
+from jaxdp.build.initial_weights import read_initial
+from jaxdp.build.inputs import NOTHING, Inputs
+from jaxdp.build.model import create_model
 from jaxdp.build.saved_model import read_description, restore
 from jaxdp.build.task import create_task
 from jaxdp.errors import ConfigError
@@ -15,6 +22,9 @@ from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform
+from jaxdp.step.keys import create_key
+from jaxdp.step.state import create_train_state
+from jaxdp.text.messages import some
 from jaxdp.trainer import Trainer
 
 
@@ -46,7 +56,8 @@ def load(
     """Returns the result of a run from its folder. Prediction does not require the dataset.
 
     Args:
-        run_dir: the folder given as `run_dir` or to `Result.save`.
+        run_dir: the folder given as `run_dir` or to `Result.save`; or weights by name, as for
+            `--init-from`, which predict the classes that they were trained on.
         step: which checkpoint; by default the best by validation data, or the newest without
             validation data.
         model: a model of the same structure, for a run that was trained with a model object that
@@ -60,6 +71,10 @@ def load(
     Raises:
         ConfigError: if there is no run or no such checkpoint, or the model does not fit.
     """
+    if (named := pretrained.find(str(run_dir))) is not None:
+        devices_lib.ensure(devices, deterministic=deterministic)
+        platform.check_backend()
+        return _load_named(str(run_dir), named)
     directory = RunDirectory(pathlib.Path(run_dir))
     precision = directory.load_config().precision
     devices_lib.ensure(devices, deterministic=deterministic, precision=precision)
@@ -93,3 +108,20 @@ def load(
     )
     result._inputs = inputs
     return result
+
+
+def _load_named(name: str, found: pretrained.Pretrained) -> LoadedResult:
+    """Returns a model with weights by name, for the classes that they were trained on."""
+    settings, description, metrics = pretrained.for_prediction(found)
+    config = settings.replace(dataset=name)
+    weights = read_initial(name, config, description, NOTHING)
+    if missing := (*weights.fresh, *weights.skipped):
+        raise ConfigError("init_from", name, f"does not fit {found.model}: {some(missing)}")
+    model = create_model(
+        config, description, rngs=nnx.Rngs(create_key(0)), dtype=jnp.dtype(config.precision)
+    )
+    weights.load_into(model)
+    state = jax.tree.map(np.asarray, create_train_state(model, optax.identity()))
+    summary = {"status": "done", "metrics": metrics, "steps": 0}
+    task = create_task(config, description)
+    return LoadedResult(config, description, task, summary, [], lambda: state)

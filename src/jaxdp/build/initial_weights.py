@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxdp.build import pretrained
 from jaxdp.build.inputs import Inputs
 from jaxdp.build.model_check import abstract_model, array_shapes
 from jaxdp.build.saved_model import read_checkpoint, read_description
@@ -93,8 +94,9 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, inputs: Inputs) -
     """Reads weights that fit a model, all but a head for another number of classes.
 
     Args:
-        path: folder of a run, or a file of weights: one that `jaxdp.convert export` wrote, or a
-            PyTorch state dict. Without meaning if `inputs` has weights.
+        path: folder of a run, a file of weights (one that `jaxdp.convert export` wrote, or a
+            PyTorch state dict), or a name for `pretrained.find`. Without meaning if `inputs` has
+            weights.
         config: names the model.
         dataset: has `num_classes` and `image_shape`.
 
@@ -108,6 +110,9 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, inputs: Inputs) -
     try:
         if inputs.weights is not None:
             source, found, names = inputs.weights
+        elif (named := pretrained.find(path)) is not None:
+            source, names = named.source, named.class_names
+            found, note = _of_file(str(named.weights), expected, config, dataset, inputs)
         elif pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
         else:

@@ -5,7 +5,7 @@ Neither the run's dataset nor its devices need be there.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -33,11 +33,15 @@ def read_description(run: RunDirectory) -> Description:
     Raises:
         ConfigError: if there is no run, or its dataset.json is damaged.
     """
-    # A later version may have more.
+    return read_facts(run.read("dataset.json"))
+
+
+def read_facts(facts: Mapping[str, Any]) -> Description:
+    """Returns what JSON says of a dataset. A later version may say more."""
     known = {field.name for field in dataclasses.fields(Description)}
     content: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in run.read("dataset.json").items()
+        for name, value in facts.items()
         if name in known
     }
     return Description(**content)

@@ -23,6 +23,7 @@ from jaxdp.build.intervals import Intervals
 from jaxdp.build.loss_check import check_losses
 from jaxdp.build.model import has_own_code
 from jaxdp.build.model_check import check_model
+from jaxdp.build.pretrained import with_pretrained
 from jaxdp.build.step_config import (
     WrapOptimizer,
     create_preprocess,
@@ -230,6 +231,8 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
+    if inputs.model is None:
+        given = with_pretrained(given)
     given = resolve.with_saved(given, inputs.dataset)
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)

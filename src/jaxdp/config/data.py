@@ -73,10 +73,10 @@ class DataConfig(Settings):
     image_size: str | None = setting(
         None,
         """resize images to N x N or H x W pixels; for classification, resize_crop:N (shorter
-        side N, then the central square) or letterbox:N (longer side N, black bars) keeps the
-        proportions (default: no resizing; for folders of photos that differ in size,
-        resize_crop:224 or less)""",
-        metavar="N|HxW|resize_crop:N|letterbox:N",
+        side N, then the central square), resize_crop:N/M (shorter side M) or letterbox:N (longer
+        side N, black bars) keeps the proportions; with :bicubic at the end, not bilinear (default:
+        no resizing; for folders of photos that differ in size, resize_crop:224 or less)""",
+        metavar="N|HxW|resize_crop:N[/M]|letterbox:N[:bicubic]",
         numbers=(int,),
         basic=True,
         none="as the dataset has them",

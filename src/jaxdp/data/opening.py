@@ -98,7 +98,7 @@ def check_dataset(
     dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
     splits = _splits_of(dataset)
     resize, before = Resize.of(config, dataset.kind), next(iter(splits.values())).resize
-    fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
+    fits = before is None and resize is not None and resize.keeps(dataset.image_shape[:2])
     is_resized = resize is not None and resize != before and not fits
     if is_resized:
         splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}

@@ -17,6 +17,16 @@ from jaxdp.errors import ConfigError, flag
 from jaxdp.text.console import say_again, warn_again
 
 _LARGEST_SIDE = 16384
+_FORM = re.compile(
+    r"(?:(?P<height>\d{1,9})x(?P<width>\d{1,9})"
+    r"|(?:(?P<fit>resize_crop|letterbox):)?(?P<side>\d{1,9})(?:/(?P<shorter>\d{1,9}))?)"
+    r"(?P<bicubic>:bicubic)?",
+    re.ASCII,
+)
+_FORMS = (
+    "must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N, of at most"
+    f" {_LARGEST_SIDE}; or resize_crop:N/M, and :bicubic after any of these"
+)
 _LONGEST_SIDE = 2**18
 _FACTORS = (8, 4, 2)  # scales at which JPEG files can be decoded
 _SPARE = 2
@@ -32,32 +42,39 @@ class Resize:
     Attributes:
         size: height and width.
         kind: `stretch` resizes to height and width; `resize_crop` resizes the shorter side and
-            crops the middle of the longer side; `letterbox` resizes the longer side and adds black
+            crops the middle; `letterbox` resizes the longer side and adds black
             bars at both ends of the shorter side; `pad` mirrors smaller images at the bottom and
             right, and ignores the masks of the padding.
+        shorter: to what `resize_crop` resizes the shorter side; None for the side of the crop.
+        bicubic: whether the interpolation is bicubic instead of bilinear.
     """
 
     size: Size
     kind: Literal["stretch", "resize_crop", "letterbox", "pad"] = "stretch"
+    shorter: int | None = None
+    bicubic: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Resize":
-        """Reads `N`, `HxW`, `resize_crop:N` or `letterbox:N`.
+        """Reads `N`, `HxW`, `resize_crop:N`, `resize_crop:N/M` or `letterbox:N`, and `:bicubic`
+        after any of these.
 
         Raises ConfigError for anything else.
         """
-        number = "([0-9]{1,9})"
-        match = re.fullmatch(f"(resize_crop:|letterbox:)?{number}|{number}x{number}", text)
-        kind, side, height, width = match.groups() if match else (None, "0", None, None)
-        size = (int(height or side), int(width or side))
-        if not all(0 < side <= _LARGEST_SIDE for side in size):
-            remedy = (
-                "must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N, of"
-                f" at most {_LARGEST_SIDE}"
-            )
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise ConfigError("image_size", text, _FORMS)
+        height, width = (int(match[name] or match["side"]) for name in ("height", "width"))
+        shorter = int(match["shorter"]) if match["shorter"] else None
+        is_crop = match["fit"] == "resize_crop"
+        sides = (height, width, shorter if shorter is not None else height)
+        if not all(0 < side <= _LARGEST_SIDE for side in sides) or (shorter and not is_crop):
+            raise ConfigError("image_size", text, _FORMS)
+        if shorter is not None and shorter < height:
+            remedy = f"crops {height} pixels of a shorter side of {shorter}; swap them"
             raise ConfigError("image_size", text, remedy)
-        fit: Any = kind.removesuffix(":") if kind else "stretch"
-        return cls(size, fit)
+        kind: Any = match["fit"] or "stretch"
+        return cls((height, width), kind, shorter, match["bicubic"] is not None)
 
     @classmethod
     def of(cls, config: DataConfig, task: str) -> "Resize | None":
@@ -75,11 +92,14 @@ class Resize:
 
     def reduction(self, size: Size) -> int:
         """Returns the largest divisor of 1, 2, 4 and 8 with which an image of this size stays at
-        least twice as large as its resized size.
+        least twice as large as its resized size; 1 for bicubic interpolation, which is for the
+        pixels that published weights were measured with.
 
         A JPEG file that is decoded at this fraction of its size gives nearly the same resized
         pixels, because two or more decoded pixels still become one.
         """
+        if self.bicubic:
+            return 1
         for factor in _FACTORS:
             reduced = (-(-size[0] // factor), -(-size[1] // factor))
             wanted = self._resized(reduced)
@@ -89,14 +109,18 @@ class Resize:
                 return factor
         return 1
 
+    def keeps(self, size: Size) -> bool:
+        """Returns whether images of this size stay as they are."""
+        return size == self.size and self.shorter in (None, self.size[0])
+
     def _resized(self, size: Size) -> Size:
         """Returns the size to which an image is resized, before it is cropped or framed."""
         height, width = size
         if self.kind == "pad":
             return size
-        if self.kind == "stretch" or size == self.size:
+        if self.kind == "stretch" or (size == self.size and self.shorter is None):
             return self.size
-        side = self.size[0]
+        side = self.shorter or self.size[0]
         shorter, longer = sorted(size)
         if self.kind == "resize_crop":
             new = (side, int(side * longer / shorter))
@@ -114,7 +138,7 @@ class Resize:
     def apply(self, pixels: np.ndarray, *, mask: bool = False) -> np.ndarray:
         """Returns pixels (H, W, C) or (H, W) at the size. Masks are not interpolated.
 
-        Source: for `resize_crop` the arithmetic of torchvision's Resize(N) and CenterCrop(N).
+        Source: for `resize_crop` the arithmetic of torchvision's Resize(M) and CenterCrop(N).
         """
         if self.kind == "pad":
             label = (IGNORE_LABEL if pixels.dtype == np.uint8 else PAD_LABEL) if mask else None
@@ -127,7 +151,7 @@ class Resize:
                 " is cropped; leave it out"
             )
             raise ConfigError("image_size", f"{self.kind}:{side}", remedy)
-        resized = resize_to(pixels, new, nearest=mask)
+        resized = resize_to(pixels, new, nearest=mask, bicubic=self.bicubic)
         if new == self.size:
             return resized
         if self.kind == "resize_crop":
@@ -138,21 +162,28 @@ class Resize:
         return np.pad(resized, bars + [(0, 0)] * (pixels.ndim - 2))
 
 
-def resize_to(pixels: np.ndarray, size: tuple[int, ...], *, nearest: bool = False) -> np.ndarray:
-    """Returns (H, W, C) or (H, W) at another size, with antialiased bilinear interpolation, or with
-    the nearest pixel for masks.
+def resize_to(
+    pixels: np.ndarray, size: tuple[int, ...], *, nearest: bool = False, bicubic: bool = False
+) -> np.ndarray:
+    """Returns (H, W, C) or (H, W) at another size, with antialiased bilinear or bicubic
+    interpolation, or with the nearest pixel for masks.
     """
     if pixels.shape[:2] == size:
         return pixels
     if pixels.ndim == 3 and (pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8):
         channels = np.moveaxis(pixels, -1, 0)
-        return np.stack([resize_to(each, size, nearest=nearest) for each in channels], axis=-1)
-    method = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+        planes = [resize_to(each, size, nearest=nearest, bicubic=bicubic) for each in channels]
+        return np.stack(planes, axis=-1)
+    smooth = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    method = Image.Resampling.NEAREST if nearest else smooth
     width_height = (size[1], size[0])
     if pixels.dtype != np.uint8:
         image = Image.fromarray(pixels.astype(np.float32)).resize(width_height, method)
         resized = np.asarray(image)
-        return resized if pixels.dtype.kind == "f" else resized.round().astype(pixels.dtype)
+        if pixels.dtype.kind == "f":
+            return resized
+        ends = np.iinfo(pixels.dtype)  # which bicubic interpolation exceeds
+        return resized.round().clip(ends.min, ends.max).astype(pixels.dtype)
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     return np.asarray(image.resize(width_height, method)).reshape(*size, *pixels.shape[2:])
 

@@ -30,6 +30,13 @@ _ARRAYS = {
 # contribution of each input pixel to the output, as in PyTorch.
 _AXES = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
 _TRANSPOSED_CONV = (2, 3, 0, 1)
+# torchvision's names of the dense layers of a VGG, by timm's. timm has the first two as
+# convolutions, of 7x7 and of 1x1.
+_OF_TIMM = {
+    "pre_logits.fc1": "classifier.0",
+    "pre_logits.fc2": "classifier.3",
+    "head.fc": "classifier.6",
+}
 
 
 class Place(NamedTuple):
@@ -51,12 +58,24 @@ Table = dict[str, Place]
 
 
 def bare_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a PyTorch state without DataParallel's prefix and without counts of batches."""
-    return {
+    """Returns a PyTorch state without DataParallel's prefix and without counts of batches. A VGG of
+    timm gets torchvision's names.
+    """
+    bare = {
         name.removeprefix("module."): np.asarray(array)
         for name, array in state.items()
         if not name.endswith("num_batches_tracked")
     }
+    if "pre_logits.fc1.weight" not in bare:
+        return bare
+    renamed: dict[str, np.ndarray] = {}
+    for name, array in bare.items():
+        layer, _, kind = name.rpartition(".")
+        is_dense = layer in _OF_TIMM and kind == "weight"
+        renamed[f"{_OF_TIMM.get(layer, layer)}.{kind}"] = (
+            array.reshape(len(array), -1) if is_dense else array
+        )
+    return renamed
 
 
 def in_our_order(array: np.ndarray, place: Place) -> np.ndarray:

@@ -12,6 +12,7 @@ from example_files import noise, opened, read, refused, write
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+import jaxdp
 from jaxdp.config import DataConfig
 from jaxdp.data.dataset import IGNORE_LABEL
 from jaxdp.data.resize import Resize, pad
@@ -169,6 +170,52 @@ def test_letterbox_shows_all_of_the_image_between_black_bars(size: tuple[int, in
 def test_other_sizes_are_refused(text: str) -> None:
     with refused(r"image_size=.*: must be N or HxW .*, or resize_crop:N or letterbox:N"):
         Resize.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("resize_crop:20/10", "a shorter side of 10; swap them"),
+        ("letterbox:20/30", "or resize_crop:N/M"),
+        ("20/30", "or resize_crop:N/M"),
+        ("resize_crop:20/0", "or resize_crop:N/M"),
+        ("20:lanczos", "or resize_crop:N/M"),
+    ],
+)
+def test_sizes_before_the_crop_are_checked(text: str, problem: str) -> None:
+    with refused(problem):
+        Resize.parse(text)
+
+
+@pytest.mark.parametrize("size", [(30, 40), (20, 20), (41, 23)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_the_shorter_side_is_larger_than_the_crop(size: tuple[int, int], dtype: Any) -> None:
+    """Pillow's resize of each channel, then a crop by integers."""
+    pixels = noise(1, *size, 3).astype(dtype) * dtype(257 if dtype == np.uint16 else 1)
+    found = Resize.parse("resize_crop:20/25:bicubic").apply(pixels)
+    new = (25 * size[1] // min(size), 25 * size[0] // min(size))
+    kind = np.uint8 if dtype == np.uint8 else np.float32
+    planes = [
+        Image.fromarray(pixels[..., channel].astype(kind)).resize(new, Image.Resampling.BICUBIC)
+        for channel in range(3)
+    ]
+    resized = np.stack([np.asarray(plane) for plane in planes], axis=-1)
+    if dtype == np.uint16:
+        resized = resized.round().clip(0, 65535)
+    top, left = (round((have - 20) / 2) for have in resized.shape[:2])
+    assert_array_equal(found, resized[top : top + 20, left : left + 20])
+    assert found.dtype == dtype
+
+
+def test_arrays_of_the_size_of_the_crop_are_resized() -> None:
+    images = noise(2, 4, 20, 20, 3)
+    dataset = jaxdp.data.from_arrays(images, np.arange(4) % 2, test=(images, np.arange(4) % 2))
+    trainer = jaxdp.Trainer(
+        "cnn", dataset, image_size="resize_crop:20/25", steps=1, devices=1, progress=False
+    )
+    expected = Resize.parse("resize_crop:20/25").apply(images[0])
+    assert_array_equal(trainer.setup.dataset.train[0]["images"], expected)
+    assert (expected != images[0]).any()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,391 @@
+"""Finds weights by name: `timm:NAME`, `hf://ORGANIZATION/NAME[@REVISION]`, or a folder in the same
+layout. It reads which model they are for, and how their images were prepared.
+
+A repository or folder holds `config.json` and `model.safetensors`. Nothing else is read or run.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxdp.build.data import IMAGENET_MEAN, IMAGENET_STD
+from jaxdp.build.saved_model import read_facts
+from jaxdp.config import TrainConfig
+from jaxdp.data.dataset import Description
+from jaxdp.errors import ConfigError, flag
+from jaxdp.inference.hub_layout import LIBRARY
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.text.console import say
+from jaxdp.text.messages import brief, one_line, printable
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_TIMM, _HUB = "timm:", "hf://"
+_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
+# Arguments of timm's models: those that the dataset decides, and values that change nothing.
+_OF_DATA = ("num_classes", "in_chans")
+_USUAL = {"global_pool": (None, "avg", ""), "drop_rate": (0, 0.0)}
+_CLOSE = 1e-3  # relative difference of means and deviations that are written with four digits
+
+
+class Architecture(NamedTuple):
+    """A model of timm that a model here equals.
+
+    Attributes:
+        megabytes: size of its weights for 1,000 classes.
+    """
+
+    model: str
+    model_kwargs: dict[str, Any]
+    megabytes: int
+
+
+ARCHITECTURES = {
+    f"resnet{depth}": Architecture("resnet", {"depth": depth}, size)
+    for depth, size in {18: 47, 34: 87, 50: 102, 101: 179, 152: 241}.items()
+} | {
+    f"vgg{depth}{'_bn' * normed}": Architecture(
+        "vgg", {"depth": depth, "head": "imagenet", "batch_norm": normed}, size
+    )
+    for depth, size in {11: 531, 13: 532, 16: 553, 19: 575}.items()
+    for normed in (False, True)
+}
+
+
+class Own(NamedTuple):
+    """What `jaxdp.convert export --hub-layout` writes next to weights.
+
+    Attributes:
+        settings: those that prediction requires; others have their defaults.
+        description: of the dataset.
+        metrics: by split.
+    """
+
+    settings: TrainConfig
+    description: Description
+    metrics: Mapping[str, Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """Weights by name, and what is known of them.
+
+    Attributes:
+        source: the name, with the revision that was read.
+        weights: the file.
+        model: the model here.
+        model_kwargs: its keyword arguments.
+        facts: how images were prepared, as timm writes it; empty if it is unknown.
+        num_classes: number of logits; 0 if unknown.
+        class_names: of the classes; empty if unknown.
+        own: what jaxdp wrote with its own weights; None for other weights.
+    """
+
+    source: str
+    weights: pathlib.Path
+    model: str
+    model_kwargs: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    num_classes: int
+    class_names: tuple[str, ...]
+    own: Own | None = None
+
+    @property
+    def normalize(self) -> str:
+        """The value of `--normalize` that prepares images in the same way.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        stated = [self.facts[name] for name in ("mean", "std")]
+        for numbers, known in zip(stated, (IMAGENET_MEAN, IMAGENET_STD), strict=True):
+            given = [255 * each for each in numbers]
+            close = [math.isclose(a, b, rel_tol=_CLOSE) for a, b in zip(given, known, strict=False)]
+            if len(given) != len(known) or not all(close):
+                mean, std = stated
+                remedy = (
+                    f"its images were normalized by mean {mean} and deviation {std}, which are not"
+                    " ImageNet's"
+                )
+                raise ConfigError("init_from", self.source, remedy)
+        return "imagenet"
+
+    @property
+    def image_size(self) -> str:
+        """The value of `--image-size` that prepares images in the same way, as timm's
+        `create_transform` does for evaluation.
+
+        Raises:
+            ConfigError: for images that are not square, or are prepared in a way that is unknown
+                here.
+        """
+        _, height, width = self.facts["input_size"]
+        mode, interpolation = self.facts["crop_mode"], self.facts["interpolation"]
+        if height != width or mode != "center" or interpolation not in ("bilinear", "bicubic"):
+            remedy = (
+                f"its images of {height}x{width} were prepared by {mode} and {interpolation}; give"
+                f" {flag('image_size')}"
+            )
+            raise ConfigError("init_from", self.source, remedy)
+        shorter = math.floor(height / self.facts["crop_pct"])
+        return f"resize_crop:{height}/{shorter}" + ":bicubic" * (interpolation == "bicubic")
+
+
+def is_name(path: str) -> bool:
+    """Returns whether this is a name on the hub, not a path."""
+    return path.startswith((_TIMM, _HUB))
+
+
+def find(path: str) -> Pretrained | None:
+    """Returns the weights of a name or a folder; None for a run or a file, which are no names.
+
+    Files are fetched if they are not in the cache of the hub. A process fetches a name once.
+
+    Raises:
+        ConfigError: if the weights cannot be fetched, or are for a model that jaxdp does not have.
+    """
+    if is_name(path):
+        return _of_hub(path)
+    folder = pathlib.Path(path)
+    is_run = RunDirectory(folder).file("config.yaml").exists()
+    if is_run or not (folder / CONFIG).is_file():
+        return None
+    if not (folder / WEIGHTS).is_file():
+        raise ConfigError("init_from", path, f"has {CONFIG}, but no {WEIGHTS}")
+    return _described(path, path, folder / CONFIG, folder / WEIGHTS)
+
+
+@functools.cache
+def _of_hub(path: str) -> Pretrained:
+    name = path.removeprefix(_HUB)
+    if path.startswith(_TIMM):
+        name = f"timm/{path.removeprefix(_TIMM)}"
+    match = _REPOSITORY.fullmatch(name)
+    if match is None:
+        remedy = "must be timm:NAME, e.g. timm:resnet18.a1_in1k, or hf://ORGANIZATION/NAME"
+        raise ConfigError("init_from", path, remedy)
+    repository, revision = match.groups()
+    before = _cached_revision(repository, revision)
+    config = _fetch(path, repository, revision, CONFIG)
+    now = config.parent.name
+    weights = _fetch(path, repository, now, WEIGHTS)  # of the same revision
+    if before not in (None, now):
+        say(f"note: {path} has changed: its revision was {before}, and is {now}")
+    return _described(path, f"{path} (revision {now[:12]})", config, weights)
+
+
+def with_pretrained(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with the model of the weights by name, and the preparation of their
+    images, where they are not given. Prints them.
+
+    A run that continues keeps its own.
+    """
+    if config.init_from is None:
+        return config
+    if saved := _saved(config):
+        defaults = TrainConfig()
+        names = ("model", "model_kwargs", "normalize", "image_size")
+        return config.replace(
+            **{
+                name: getattr(saved, name)
+                for name in names
+                if getattr(config, name) == getattr(defaults, name)
+            }
+        )
+    found = find(config.init_from)
+    if found is None:
+        return config
+    decided = _decided(config, found)
+    if decided:
+        words = " ".join(flag(name, value) for name, value in decided.items())
+        say(f"note: {found.source}: {words}")
+    return config.replace(**decided)
+
+
+def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
+    """Returns the settings that weights decide, because they have their defaults."""
+    decided: dict[str, Any] = {}
+    defaults = TrainConfig()
+    if config.model not in (found.model, defaults.model):
+        raise ConfigError("model", config.model, f"{found.source} is for {found.model}")
+    if config.model != found.model:
+        decided["model"] = found.model
+    kwargs = {**found.model_kwargs, **config.model_kwargs}
+    if kwargs != config.model_kwargs:
+        decided["model_kwargs"] = kwargs
+    if found.facts and config.normalize == defaults.normalize:
+        decided["normalize"] = found.normalize
+    if found.facts and config.image_size is None:
+        decided["image_size"] = found.image_size
+    return decided
+
+
+def for_prediction(found: Pretrained) -> Own:
+    """Returns what a model with these weights requires to predict their classes.
+
+    Raises:
+        ConfigError: if the weights do not say how images are prepared.
+    """
+    if found.own is not None:
+        return found.own
+    if not found.num_classes:
+        raise ConfigError("init_from", found.source, f"its {CONFIG} does not say num_classes")
+    settings = TrainConfig.of(
+        model=found.model,
+        model_kwargs=dict(found.model_kwargs),
+        normalize=found.normalize,
+        image_size=found.image_size,
+        task="classification",
+    )
+    channels, height, width = found.facts["input_size"]
+    description = Description(
+        task="classification",
+        num_classes=found.num_classes,
+        image_shape=(height, width, channels),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        class_names=found.class_names or tuple(map(str, range(found.num_classes))),
+        examples={},
+        named=bool(found.class_names),
+    )
+    return Own(settings, description, {})
+
+
+def _saved(config: TrainConfig) -> TrainConfig | None:
+    """Returns the settings of the run that continues from the same weights, if there is one."""
+    if config.run_dir is None or config.resume == "never":
+        return None
+    run = RunDirectory(pathlib.Path(config.run_dir))
+    if not run.file("config.yaml").is_file():
+        return None
+    saved = run.load_config()
+    return (
+        saved if saved.init_from == config.init_from and is_name(config.init_from or "") else None
+    )
+
+
+def _described(path: str, source: str, config: pathlib.Path, weights: pathlib.Path) -> Pretrained:
+    """Returns what `config.json` says."""
+    try:
+        return _read(path, source, json.loads(config.read_bytes()), weights)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"its {CONFIG} cannot be read: {brief(one_line(error))}"
+        raise ConfigError("init_from", path, problem) from error
+
+
+def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.Path) -> Pretrained:
+    if content.get("library_name") == LIBRARY:
+        settings, description = content["settings"], read_facts(content["description"])
+        return Pretrained(
+            source,
+            weights,
+            settings["model"],
+            settings.get("model_kwargs", {}),
+            {},
+            description.num_classes,
+            description.names,
+            Own(TrainConfig.of(**settings), description, content["metrics"]),
+        )
+    name = content.get("architecture")
+    known = ARCHITECTURES.get(str(name))
+    if known is None:
+        held = f"is for {name}, which jaxdp does not have" if name else "names no model of timm"
+        remedy = f"its {CONFIG} {held}; known: {', '.join(ARCHITECTURES)}"
+        raise ConfigError("init_from", path, remedy)
+    facts = _facts(content.get("pretrained_cfg") or content)
+    arguments = {**(content.get("model_args") or {}), "global_pool": content.get("global_pool")}
+    unlike = {
+        name: value
+        for name, value in arguments.items()
+        if value not in _USUAL.get(name, ()) and name not in _OF_DATA
+    }
+    if unlike:
+        remedy = f"its model has arguments that jaxdp does not have: {unlike}"
+        raise ConfigError("init_from", path, remedy)
+    classes = int(content.get("num_classes") or 0)
+    descriptions = content.get("label_descriptions") or {}
+    labels = content.get("label_names") or ()
+    names = tuple(printable(str(descriptions.get(label, label))) for label in labels)
+    return Pretrained(
+        source,
+        weights,
+        known.model,
+        known.model_kwargs,
+        facts,
+        classes,
+        names if len(names) == classes == len(set(names)) else (),
+    )
+
+
+def _facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns how images were prepared, with numbers of the right types."""
+    channels, height, width = content["input_size"]
+    return {
+        "input_size": (int(channels), int(height), int(width)),
+        "mean": tuple(map(float, content.get("mean") or ())),
+        "std": tuple(map(float, content.get("std") or ())),
+        "crop_pct": float(content.get("crop_pct") or 1),
+        "crop_mode": content.get("crop_mode") or "center",
+        "interpolation": content.get("interpolation") or "bicubic",
+    }
+
+
+def _library(part: str = "") -> Any:
+    """Returns the library of the hub, or a part such as `.errors`."""
+    try:
+        return importlib.import_module(f"huggingface_hub{part}")
+    except ModuleNotFoundError as error:
+        remedy = "needs huggingface_hub: pip install '.[hub]'"
+        raise ConfigError("init_from", "", remedy) from error
+
+
+def _cached_revision(repository: str, revision: str | None) -> str | None:
+    """Returns the revision that the cache holds under this name; None if it holds none."""
+    cache = pathlib.Path(_library(".constants").HF_HUB_CACHE)
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    file = folder / "refs" / (revision or "main")
+    return file.read_text().strip() if file.is_file() else None
+
+
+def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathlib.Path:
+    """Returns a file of a repository in the cache of the hub, fetched if necessary."""
+    library, errors = _library(), _library(".errors")
+    try:
+        return pathlib.Path(library.hf_hub_download(repository, file, revision=revision))
+    except errors.GatedRepoError as error:
+        remedy = "asks for consent to its terms on its page, and for a token: hf auth login"
+        raise ConfigError("init_from", path, remedy) from error
+    except errors.RepositoryNotFoundError as error:
+        remedy = f"the hub has no {repository}, or it is private and needs a token: hf auth login"
+        raise ConfigError("init_from", path, remedy) from error
+    except errors.RevisionNotFoundError as error:
+        raise ConfigError("init_from", path, f"{repository} has no revision {revision}") from error
+    except errors.LocalEntryNotFoundError as error:
+        size = ""
+        architecture = ARCHITECTURES.get(repository.partition("/")[2].partition(".")[0])
+        if file == WEIGHTS and architecture is not None:
+            size = f" (about {architecture.megabytes} MB)"
+        words = f"{repository} {file}" + f" --revision {revision}" * (revision is not None)
+        remedy = (
+            f"{file}{size} is not in the cache, and the hub cannot be reached; with a network:"
+            f" hf download {words}"
+        )
+        raise ConfigError("init_from", path, remedy) from error
+    except errors.EntryNotFoundError as error:
+        remedy = (
+            f"{repository} has no {file}; other files of weights can be pickles, which are not read"
+        )
+        if file == CONFIG:
+            remedy = f"{repository} has no {CONFIG}, which says which model its weights are for"
+        raise ConfigError("init_from", path, remedy) from error
+    except (errors.HFValidationError, OSError, RuntimeError, ValueError) as error:
+        # Addresses may hold signatures.
+        problem = re.sub(r"\?\S+", "", brief(one_line(error)))
+        raise ConfigError("init_from", path, f"{file} cannot be fetched: {problem}") from error

@@ -1,0 +1,299 @@
+"""Weights by name decide the model and the preparation of its images."""
+
+import json
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from example_files import noise
+from flax import nnx
+from hub_server import Hub, serving
+from huggingface_hub import constants
+from PIL import Image
+from runs import assert_same_run
+
+import jaxdp
+from jaxdp import models
+from jaxdp.build import pretrained
+from jaxdp.errors import ConfigError
+from jaxdp.models.reference_weights import reference_names
+from jaxdp.step.state import array_name
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+PREPARED = {"input_size": [3, 24, 24], "interpolation": "bicubic", "crop_pct": 0.95, **IMAGENET}
+CLASSES = 5
+
+
+@pytest.fixture(autouse=True)
+def small_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the architectures small, so that a test takes no minute."""
+    narrow = {"depth": 18, "width": 4}
+    known = {
+        "resnet18": pretrained.Architecture("resnet", narrow, 47),
+        "vgg11_bn": pretrained.Architecture(
+            "vgg", {"depth": 11, "head": "imagenet", "width": 4}, 531
+        ),
+    }
+    monkeypatch.setattr(pretrained, "ARCHITECTURES", known)
+
+
+def weights_of(architecture: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns random arrays by PyTorch's names, and the same arrays by ours."""
+    known = pretrained.ARCHITECTURES[architecture]
+    model = models.create(
+        known.model, num_classes=CLASSES, in_channels=3, rngs=nnx.Rngs(0), **known.model_kwargs
+    )
+    tree = nnx.to_pure_dict(nnx.state(model, (nnx.Param, nnx.BatchStat)))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    random = np.random.default_rng(0)
+    ours = {
+        array_name(path): np.abs(random.normal(size=leaf.shape)).astype(np.float32)
+        for path, leaf in leaves
+    }
+    theirs: dict[str, np.ndarray] = {}
+    for name, place in reference_names(model).items():
+        array = ours["/".join(map(str, place.path))]
+        if place.flattened:  # ours have positions first, PyTorch's channels
+            array = array.reshape(49, -1, array.shape[-1]).swapaxes(0, 1).reshape(array.shape)
+        theirs[name] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
+    return theirs, ours
+
+
+def layout(architecture: str = "resnet18", **facts: Any) -> dict[str, bytes]:
+    """Returns the files of a repository, as timm writes them."""
+    theirs, _ = weights_of(architecture)
+    prepared = {**PREPARED, **facts}
+    content = {
+        "architecture": architecture,
+        "num_classes": CLASSES,
+        "pretrained_cfg": {name: value for name, value in prepared.items() if value is not None},
+    }
+    return {
+        "config.json": json.dumps(content).encode(),
+        "model.safetensors": safetensors.numpy.save(theirs),
+    }
+
+
+def write(files: dict[str, bytes], folder: str = "weights") -> str:
+    for name, content in files.items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[Hub]:
+    """A hub with timm/resnet18.tiny, and an empty cache."""
+
+    content = {("timm/resnet18.tiny", name): each for name, each in layout().items()}
+    with serving(Hub(files=content)) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+        template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        pretrained._of_hub.cache_clear()
+        yield hub
+    pretrained._of_hub.cache_clear()
+
+
+class StopAt:
+    """Sends this process the signal of a scheduler after a step."""
+
+    every_process = True
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, run: Any, event: Any) -> None:
+        if event.step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def photos(count: int = 12) -> Any:
+    return jaxdp.data.from_arrays(
+        noise(1, count, 30, 30, 3),
+        np.arange(count) % 3,
+        test=(noise(2, 3, 30, 30, 3), np.arange(3)),
+    )
+
+
+@pytest.mark.parametrize("architecture", ["resnet18", "vgg11_bn"])
+def test_a_folder_decides_model_and_images(
+    architecture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(layout(architecture))
+    trainer = jaxdp.Trainer(data=photos(), init_from=folder, steps=1, devices=1, progress=False)
+    config, known = trainer.config, pretrained.ARCHITECTURES[architecture]
+    assert (config.model, config.model_kwargs) == (known.model, known.model_kwargs)
+    assert (config.normalize, config.image_size) == ("imagenet", "resize_crop:24/25:bicubic")
+    assert "resize_crop:24/25:bicubic" in capsys.readouterr().err
+    weights = trainer.setup.initial.weights
+    assert weights is not None
+    assert not weights.skipped
+    assert all(name.startswith("head") for name in weights.fresh)  # three classes, not five
+    ours = weights_of(architecture)[1]
+    assert len(weights.arrays) + len(weights.fresh) == len(ours)
+    for name, array in weights.arrays.items():
+        np.testing.assert_array_equal(array, ours[name], err_msg=name)
+
+
+def test_settings_that_are_given_stay() -> None:
+    folder = write(layout())
+    given: Any = {"image_size": "30", "model_kwargs": {"dropout": 0.5}, "normalize": "image"}
+    trainer = jaxdp.Trainer(
+        data=photos(), init_from=folder, steps=1, devices=1, progress=False, **given
+    )
+    assert (trainer.config.image_size, trainer.config.normalize) == ("30", "image")
+    assert trainer.config.model_kwargs == {"depth": 18, "width": 4, "dropout": 0.5}
+
+
+def test_images_are_prepared_as_pillow_does() -> None:
+    """The resize and the crop of timm's evaluation: its transforms are Pillow's resize and a crop
+    by integers.
+    """
+    folder = write(layout())
+    result = jaxdp.load(folder)
+    pixels = noise(3, 40, 57, 3)
+    prepared = result.predictor(devices=1)._fit.apply(pixels)
+    shorter = 25  # floor(24 / 0.95)
+    size = (int(shorter * 57 / 40), shorter)
+    resized = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+    top, left = (round((have - 24) / 2) for have in resized.shape[:2])
+    np.testing.assert_array_equal(prepared, resized[top : top + 24, left : left + 24])
+
+
+def test_loaded_by_name_it_predicts_the_classes_of_the_weights() -> None:
+    names = [f"n{number}" for number in range(CLASSES)]
+    files = layout()
+    content = json.loads(files["config.json"])
+    content |= {"label_names": names, "label_descriptions": {"n2": "tabby cat"}}
+    files["config.json"] = json.dumps(content).encode()
+    result = jaxdp.load(write(files))
+    assert result.description.class_names == ("n0", "n1", "tabby cat", "n3", "n4")
+    answers = result.predict(noise(4, 2, 40, 57, 3))
+    assert answers.shape == (2, CLASSES)
+    np.testing.assert_allclose(answers.sum(-1), 1, rtol=1e-5)
+    result.save("run")
+    again = jaxdp.load("run").predict(noise(4, 2, 40, 57, 3))
+    np.testing.assert_array_equal(again, answers)
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"mean": [0.5, 0.5, 0.5]}, "which are not ImageNet's"),
+        ({"mean": None}, "which are not ImageNet's"),
+        ({"crop_mode": "squash"}, "prepared by squash"),
+        ({"interpolation": "lanczos"}, "and lanczos; give image_size"),
+        ({"input_size": [3, 24, 32]}, "24x32"),
+        ({"input_size": None}, "config.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused(facts: dict[str, Any], problem: str) -> None:
+    folder = write(layout(**facts))
+    with pytest.raises(ConfigError, match=problem):
+        jaxdp.Trainer(data=photos(), init_from=folder, steps=1, devices=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("config.json", b'{"architecture": "vit_base"}', "vit_base, which jaxdp does not have"),
+        ("config.json", b'{"model_type": "resnet"}', "names no model of timm"),
+        ("config.json", b"[1]", "config.json cannot be read"),
+        ("config.json", b"{", "config.json cannot be read"),
+        ("model.safetensors", layout.__doc__.encode(), "cannot be read"),  # pyright: ignore
+    ],
+)
+def test_broken_files_give_one_line(file: str, content: bytes, problem: str) -> None:
+    folder = write({**layout(), file: content})
+    with pytest.raises(ConfigError, match=problem) as caught:
+        jaxdp.Trainer(data=photos(), init_from=folder, steps=1, devices=1, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_come_from_the_hub_once(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    found = pretrained.find("timm:resnet18.tiny")
+    assert found is not None
+    assert found.source == "timm:resnet18.tiny (revision aaaaaaaaaaaa)"
+    assert found.weights.read_bytes() == layout()["model.safetensors"]
+    pretrained._of_hub.cache_clear()
+    before = len(hub.requests)
+    again = pretrained.find("hf://timm/resnet18.tiny@main")
+    assert again is not None
+    assert again.weights == found.weights
+    assert [method for method, *_ in hub.requests[before:]] == ["HEAD"]  # has it changed?
+    assert "has changed" not in capsys.readouterr().err
+
+
+def test_another_revision_is_said(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    pretrained.find("timm:resnet18.tiny")
+    pretrained._of_hub.cache_clear()
+    hub.commit = "b" * 40
+    pretrained.find("timm:resnet18.tiny")
+    said = capsys.readouterr().err
+    assert f"its revision was {'a' * 40}, and is {'b' * 40}" in said
+
+
+def test_a_broken_download_is_continued(hub: Hub) -> None:
+    hub.cut.append(1000)
+    found = pretrained.find("timm:resnet18.tiny")
+    assert found is not None
+    assert found.weights.read_bytes() == layout()["model.safetensors"]
+    names = [path for method, path, _ in hub.requests if method == "GET"]
+    assert [path.endswith("model.safetensors") for path in names] == [False, True, True]
+
+
+def test_without_a_network_the_cache_serves(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "timm:resnet18.tiny"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"hf download timm/resnet18.tiny config.json"):
+        pretrained.find(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    fetched = pretrained.find(name)
+    pretrained._of_hub.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pretrained.find(name) == fetched
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("timm:resnet18.none", "the hub has no timm/resnet18.none, or it is private"),
+        ("hf://timm/resnet18.tiny@v2", "has no revision v2"),
+        ("hf://timm", "must be timm:NAME"),
+        ("timm:a/b/c", "must be timm:NAME"),
+        ("hf://some/pickle", "has no model.safetensors; other files of weights can be pickles"),
+        ("hf://some/gated", "asks for consent"),
+    ],
+)
+def test_failures_of_the_hub_are_one_line(hub: Hub, name: str, problem: str) -> None:
+    hub.files["some/pickle", "config.json"] = layout()["config.json"]
+    hub.files["some/pickle", "pytorch_model.bin"] = b""
+    hub.files["some/gated", "config.json"] = layout()["config.json"]
+    hub.status["some/gated"], hub.errors["some/gated"] = 403, "GatedRepo"
+    with pytest.raises(ConfigError, match=problem) as caught:
+        pretrained.find(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_continues_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that stopped in the middle of an epoch ends with the bits of an undisturbed one."""
+    settings: Any = {"init_from": "timm:resnet18.tiny", "devices": 1, "progress": False}
+    settings |= {"data": photos(), "global_batch_size": 2, "epochs": 2}
+    jaxdp.Trainer(run_dir="whole", **settings).fit()
+    with pytest.raises(SystemExit):
+        jaxdp.Trainer(run_dir="parts", **settings, callbacks=[StopAt(4)]).fit()
+    hub.files.clear()
+    pretrained._of_hub.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "no cache")
+    jaxdp.Trainer(run_dir="parts", **settings).fit()
+    assert_same_run("whole", "parts", 12)
