@@ -71,10 +71,15 @@ def load(
     Raises:
         ConfigError: if there is no run or no such checkpoint, or the model does not fit.
     """
-    if (named := pretrained.find(str(run_dir))) is not None:
-        devices_lib.ensure(devices, deterministic=deterministic)
-        platform.check_backend()
-        return _load_named(str(run_dir), named)
+    try:
+        named = pretrained.find(str(run_dir))
+        if named is not None:
+            devices_lib.ensure(devices, deterministic=deterministic)
+            platform.check_backend()
+            return _load_named(str(run_dir), named)
+    except ConfigError as error:
+        field = "run_dir" if error.field == "init_from" else error.field
+        raise ConfigError(field, error.value, error.remedy) from error
     directory = RunDirectory(pathlib.Path(run_dir))
     precision = directory.load_config().precision
     devices_lib.ensure(devices, deterministic=deterministic, precision=precision)

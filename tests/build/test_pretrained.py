@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from example_files import noise
+from example_files import write as write_images
 from flax import nnx
 from hub_server import Hub, serving
 from huggingface_hub import constants
@@ -145,6 +146,27 @@ def test_a_folder_decides_model_and_images(
         np.testing.assert_array_equal(array, ours[name], err_msg=name)
 
 
+@pytest.mark.parametrize("given", [None, ("flip",)])
+def test_photos_are_augmented_as_without_weights(given: Any) -> None:
+    sizes = [(30, 40), (28, 30), (40, 33)]
+    photos = {
+        f"photos/{label}/{number}.png": noise(number, *sizes[number % 3], 3)
+        for label in "ab"
+        for number in range(8)
+    }
+    files = write_images(photos)
+    trainer = jaxdp.Trainer(
+        data=f"folder:{files / 'photos'}",
+        init_from=write(layout()),
+        augment=given,
+        steps=1,
+        devices=1,
+        progress=False,
+    )
+    assert trainer.config.augment == (given or ("flip", "random_resized_crop:24"))
+    assert trainer.config.image_size == "resize_crop:24/25:bicubic"
+
+
 def test_settings_that_are_given_stay() -> None:
     folder = write(layout())
     given: Any = {"image_size": "30", "model_kwargs": {"dropout": 0.5}, "normalize": "image"}
@@ -255,7 +277,9 @@ def test_a_broken_download_is_continued(hub: Hub) -> None:
 def test_without_a_network_the_cache_serves(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "timm:resnet18.tiny"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"hf download timm/resnet18.tiny config.json"):
+    with pytest.raises(
+        ConfigError, match=r"hf download timm/resnet18.tiny config.json model.safetensors \(47 MB\)"
+    ):
         pretrained.find(name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     fetched = pretrained.find(name)

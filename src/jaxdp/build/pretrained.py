@@ -204,7 +204,9 @@ def with_pretrained(config: TrainConfig) -> TrainConfig:
     if decided:
         words = " ".join(flag(name, value) for name, value in decided.items())
         say(f"note: {found.source}: {words}")
-    return config.replace(**decided)
+    # A filled-in size leaves the augmentation of photos at its default.
+    filled = {name: decided.pop(name) for name in ("image_size",) if name in decided}
+    return config.replace(**decided).fill(**filled)
 
 
 def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
@@ -368,14 +370,12 @@ def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathl
     except errors.RevisionNotFoundError as error:
         raise ConfigError("init_from", path, f"{repository} has no revision {revision}") from error
     except errors.LocalEntryNotFoundError as error:
-        size = ""
         architecture = ARCHITECTURES.get(repository.partition("/")[2].partition(".")[0])
-        if file == WEIGHTS and architecture is not None:
-            size = f" (about {architecture.megabytes} MB)"
-        words = f"{repository} {file}" + f" --revision {revision}" * (revision is not None)
+        size = f" ({architecture.megabytes} MB)" if architecture is not None else ""
+        words = f"{repository} {CONFIG} {WEIGHTS}" + f" --revision {revision}" * bool(revision)
         remedy = (
-            f"{file}{size} is not in the cache, and the hub cannot be reached; with a network:"
-            f" hf download {words}"
+            f"{file} is not in the cache, and the hub cannot be reached; with a network:"
+            f" hf download {words}{size}"
         )
         raise ConfigError("init_from", path, remedy) from error
     except errors.EntryNotFoundError as error:

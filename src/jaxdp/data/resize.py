@@ -210,11 +210,17 @@ def plan_resize(
         sizes: sizes of all images; empty if headers do not contain them.
     """
     asked = Resize.of(config, dataset.answer)
+    differ = len(set(sizes)) > 1
+    if asked is not None and differ and "image_size" in config.filled:  # by weights
+        augment = ("flip", f"random_resized_crop:{asked.size[0]}")
+        if config.augment is None:
+            say_again(f"note: {config.dataset}: {flag('augment', augment)} by default")
+        return asked, dataclasses.replace(dataset, augment=augment)
     if asked is not None or not sizes:
         return asked, dataset
     if dataset.task == "segmentation":
         return _plan_padding(sizes, config), dataset
-    if len(set(sizes)) == 1:
+    if not differ:
         return None, dataset
     shorter = float(np.median([min(size) for size in sizes]))
     fitting = [side for side in _PHOTOGRAPH_SIDES if side <= shorter]
