@@ -18,6 +18,7 @@ from jaxdp.build.data import IMAGENET_MEAN, IMAGENET_STD
 from jaxdp.build.saved_model import read_facts
 from jaxdp.config import TrainConfig
 from jaxdp.data.dataset import Description
+from jaxdp.data.hub_tables import without_secrets
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.hub_layout import LIBRARY
 from jaxdp.rundir.layout import RunDirectory
@@ -386,6 +387,5 @@ def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathl
             remedy = f"{repository} has no {CONFIG}, which says which model its weights are for"
         raise ConfigError("init_from", path, remedy) from error
     except (errors.HFValidationError, OSError, RuntimeError, ValueError) as error:
-        # Addresses may hold signatures.
-        problem = re.sub(r"\?\S+", "", brief(one_line(error)))
+        problem = brief(without_secrets(one_line(error)))
         raise ConfigError("init_from", path, f"{file} cannot be fetched: {problem}") from error
