@@ -3,6 +3,7 @@
 import json
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -307,6 +308,16 @@ def test_failures_of_the_hub_are_one_line(hub: Hub, name: str, problem: str) -> 
     with pytest.raises(ConfigError, match=problem) as caught:
         pretrained.find(name)
     assert "\n" not in str(caught.value)
+
+
+def test_without_the_library_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", None)
+    pretrained._of_hub.cache_clear()
+    with pytest.raises(ConfigError, match=r"timm:resnet18.none: needs huggingface_hub"):
+        pretrained.find("timm:resnet18.none")
+    with pytest.raises(ConfigError, match=r"run_dir=timm:resnet18.none: needs huggingface_hub"):
+        jaxdp.load("timm:resnet18.none")
 
 
 def test_a_run_continues_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def _of_hub(path: str) -> Pretrained:
         remedy = "must be timm:NAME, e.g. timm:resnet18.a1_in1k, or hf://ORGANIZATION/NAME"
         raise ConfigError("init_from", path, remedy)
     repository, revision = match.groups()
-    before = _cached_revision(repository, revision)
+    before = _cached_revision(path, repository, revision)
     config = _fetch(path, repository, revision, CONFIG)
     now = config.parent.name
     weights = _fetch(path, repository, now, WEIGHTS)  # of the same revision
@@ -340,18 +340,18 @@ def _facts(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _library(part: str = "") -> Any:
+def _library(path: str, part: str = "") -> Any:
     """Returns the library of the hub, or a part such as `.errors`."""
     try:
         return importlib.import_module(f"huggingface_hub{part}")
     except ModuleNotFoundError as error:
         remedy = "needs huggingface_hub: pip install '.[hub]'"
-        raise ConfigError("init_from", "", remedy) from error
+        raise ConfigError("init_from", path, remedy) from error
 
 
-def _cached_revision(repository: str, revision: str | None) -> str | None:
+def _cached_revision(path: str, repository: str, revision: str | None) -> str | None:
     """Returns the revision that the cache holds under this name; None if it holds none."""
-    cache = pathlib.Path(_library(".constants").HF_HUB_CACHE)
+    cache = pathlib.Path(_library(path, ".constants").HF_HUB_CACHE)
     folder = cache / f"models--{repository.replace('/', '--')}"
     file = folder / "refs" / (revision or "main")
     return file.read_text().strip() if file.is_file() else None
@@ -359,7 +359,7 @@ def _cached_revision(repository: str, revision: str | None) -> str | None:
 
 def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathlib.Path:
     """Returns a file of a repository in the cache of the hub, fetched if necessary."""
-    library, errors = _library(), _library(".errors")
+    library, errors = _library(path), _library(path, ".errors")
     try:
         return pathlib.Path(library.hf_hub_download(repository, file, revision=revision))
     except errors.GatedRepoError as error:
