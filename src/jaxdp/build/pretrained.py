@@ -373,11 +373,11 @@ def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathl
     except errors.LocalEntryNotFoundError as error:
         architecture = ARCHITECTURES.get(repository.partition("/")[2].partition(".")[0])
         size = f" ({architecture.megabytes} MB)" if architecture is not None else ""
-        words = f"{repository} {CONFIG} {WEIGHTS}" + f" --revision {revision}" * bool(revision)
-        remedy = (
-            f"{file} is not in the cache, and the hub cannot be reached; with a network:"
-            f" hf download {words}{size}"
-        )
+        fetch = f"hf download {repository} {CONFIG} {WEIGHTS}"
+        if revision:
+            fetch = f"hf download --revision {revision} {repository} {CONFIG} {WEIGHTS}"
+        held = f"{file} is not in the cache, and the hub cannot be reached"
+        remedy = f"{held}; with a network: {fetch}{size}"
         raise ConfigError("init_from", path, remedy) from error
     except errors.EntryNotFoundError as error:
         remedy = (
