@@ -1,13 +1,15 @@
 """Trains PyramidNet 20 α48 on CIFAR-10 in jaxdp and in compiled PyTorch with the same recipe, and
 prints accuracy and seconds after each epoch.
 
-    python benchmarks/cifar10.py --data-dir DIR [--epochs N] [--seeds [SEED ...]] [--write FILE]
+    python benchmarks/cifar10.py --data-dir DIR [--epochs N] [--recipe sgd|muon]
+        [--seeds [SEED ...]] [--sides ...] [--write FILE]
 
 Both train on all 50,000 images and evaluate the 10,000 test images after every epoch. Seconds count
 from the start of the process, with compilation and without a cache of earlier runs. A run of 12
 epochs takes from half an hour to two hours on two cores, so each run is kept, as a line of
-results/cifar10.jsonl. The table is of all kept runs with as many epochs; `--seeds` without a seed
-trains nothing. PyTorch reads the images from a file that is written before, which does not count.
+results/cifar10.jsonl. The table is of all kept runs with as many epochs and this recipe. `--seeds`
+without a seed trains nothing. PyTorch reads the images from a file that is written before, which
+does not count.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import time_to_accuracy
 
 HERE = pathlib.Path(__file__).parent
 KEPT = HERE / "results" / "cifar10.jsonl"
-# torch_sides/cifar10.py has the same recipe.
+# torch_sides/cifar10.py has the same recipes.
 SETTINGS = {
     "model_kwargs": {"depth": 20, "alpha": 48},
     "epochs": 12,
@@ -35,6 +37,11 @@ SETTINGS = {
     "weight_decay": 5e-4,
     "label_smoothing": 0.1,
     "validation": "none",
+}
+# By recipe: what differs from these settings.
+RECIPES: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "muon": {"optimizer": "muon", "augment": ["pad_crop:2", "flip:alternating"]},
 }
 SIDES = ("jaxdp", "torch.compile")
 FIELDS = ("accuracy", "seconds")
@@ -47,28 +54,35 @@ def main() -> None:
     parser.add_argument("--data-dir", type=pathlib.Path, help="of TensorFlow Datasets")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="to train with")
     parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
+    parser.add_argument("--recipe", choices=RECIPES, default="sgd")
+    parser.add_argument("--sides", choices=SIDES, nargs="*", default=SIDES, help="to train")
     parser.add_argument("--kept", type=pathlib.Path, default=KEPT, help="file of finished runs")
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
     arguments = parser.parse_args()
-    settings = SETTINGS | {"epochs": arguments.epochs}
+    settings = SETTINGS | RECIPES[arguments.recipe] | {"epochs": arguments.epochs}
     if arguments.data_dir:
         settings["data_dir"] = str(arguments.data_dir)
     if arguments.seeds:
-        train(settings, arguments.seeds, arguments.kept)
+        train(settings, arguments)
     runs = [json.loads(line) for line in arguments.kept.read_text().splitlines()]
-    chosen = [run for run in runs if len(run["accuracy"]) == arguments.epochs]
+    chosen = [
+        run
+        for run in runs
+        if len(run["accuracy"]) == arguments.epochs and run["recipe"] == arguments.recipe
+    ]
     if {run["side"] for run in chosen} != set(SIDES):
         parser.error(f"{arguments.kept} has no run of {arguments.epochs} epochs of both sides")
     text = table(chosen)
     print(text)
     if arguments.write:
-        tables.write(arguments.write, "cifar10", text)
+        name = "cifar10" if arguments.recipe == "sgd" else f"cifar10_{arguments.recipe}"
+        tables.write(arguments.write, name, text)
 
 
-def train(settings: dict[str, Any], seeds: list[int], kept: pathlib.Path) -> None:
-    """Adds a run of either side and each seed to the file."""
+def train(settings: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Adds a run of each side and each seed to the file."""
     with tempfile.TemporaryDirectory() as name:
         images = pathlib.Path(name, "cifar10.npz")
         given = {"data_dir": settings["data_dir"]} if "data_dir" in settings else {}
@@ -81,15 +95,17 @@ def train(settings: dict[str, Any], seeds: list[int], kept: pathlib.Path) -> Non
                 str(images),
                 "--epochs",
                 str(settings["epochs"]),
+                *["--muon"] * (arguments.recipe == "muon"),
             ],
         }
-        for seed in seeds:
-            for side in SIDES:
+        for seed in arguments.seeds:
+            for side in arguments.sides:
                 cache = pathlib.Path(name, f"{side}-{seed}")
                 command = [sys.executable, *commands[side], "--seed", str(seed)]
-                run = {"side": side, "seed": seed, **followed(command, cache)}
+                run = {"side": side, "seed": seed, "recipe": arguments.recipe}
+                run |= followed(command, cache)
                 run["machine"] = tables.machine("jax", "flax", "torch")
-                with kept.open("a") as file:
+                with arguments.kept.open("a") as file:
                     file.write(json.dumps(run) + "\n")
 
 
@@ -135,6 +151,7 @@ def table(runs: list[dict[str, Any]]) -> str:
         f"{run['side']} with seed {run['seed']} {run['accuracy'][-1]:.2%}" for run in runs
     )
     command = f"nox -s bench -- cifar10 --epochs {len(runs[0]['accuracy'])}"
+    command += f" --recipe {runs[0]['recipe']}" * (runs[0]["recipe"] != "sgd")
     heading = f"Medians over the seeds, written by `{command}`. Each run: {ends}."
     heading = " ".join([heading, *sorted({run["machine"] for run in runs})])
     return "\n".join([heading, "", *lines, ""])

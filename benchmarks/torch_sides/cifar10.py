@@ -1,10 +1,11 @@
 """Trains PyramidNet 20 α48 on CIFAR-10 in plain PyTorch, compiled, for `cifar10.py`.
 
-    python benchmarks/torch_sides/cifar10.py cifar10.npz [--seed N] [--epochs N]
+    python benchmarks/torch_sides/cifar10.py cifar10.npz [--seed N] [--epochs N] [--muon]
 
 `cifar10.py` has the same recipe: batches of 64, SGD with Nesterov's momentum, one cycle with a peak
 of 0.1 after a fifth of the steps, weight decay 5e-4 and label smoothing 0.1. Images are padded by 2
-pixels, cropped and flipped.
+pixels, cropped and flipped. With `--muon`, Muon has a peak of 0.01, and each image is mirrored in
+every second epoch, half of them first in the first one.
 """
 
 import common
@@ -15,8 +16,8 @@ MEAN, STD = torch.tensor([125.3, 123.0, 113.9]), torch.tensor([63.0, 62.1, 66.7]
 BATCH, PIXELS = 64, 2
 
 
-def augment(images: torch.Tensor) -> torch.Tensor:
-    """Moves each image by up to `PIXELS`, with black behind its border, and mirrors half of them.
+def augment(images: torch.Tensor, mirrored: torch.Tensor) -> torch.Tensor:
+    """Moves each image by up to `PIXELS`, with black behind its border, and mirrors some of them.
 
     Images are uint8 of (batch, height, width, channels).
     """
@@ -24,7 +25,7 @@ def augment(images: torch.Tensor) -> torch.Tensor:
     padded = functional.pad(images, (0, 0, PIXELS, PIXELS, PIXELS, PIXELS))
     top, left = (torch.randint(0, 2 * PIXELS + 1, (count, 1)) for _ in range(2))
     rows, columns = top + torch.arange(height), left + torch.arange(width)
-    columns = torch.where(torch.rand(count, 1) < 0.5, columns.flip(1), columns)
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
     return padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
@@ -36,6 +37,7 @@ def normalize(images: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     parser = common.create_parser(__doc__)
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--muon", action="store_true")
     arguments = parser.parse_args()
     images, labels, test_images, test_labels = common.start(
         arguments, ("train_images", "train_labels", "test_images", "test_labels")
@@ -45,8 +47,15 @@ def main() -> None:
     # Evaluated as it is: the last batch is smaller, and would be compiled again.
     trained = torch.compile(model)
 
+    first = torch.rand(len(images)) < 0.5  # which images are mirrored in the first epoch
+    steps, taken = len(images) // BATCH, 0
+
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        inputs = normalize(augment(images[chosen]))
+        nonlocal taken
+        odd = bool(taken // steps % 2)
+        mirrored = first[chosen] ^ odd if arguments.muon else torch.rand(len(chosen)) < 0.5
+        taken += 1
+        inputs = normalize(augment(images[chosen], mirrored))
         return functional.cross_entropy(trained(inputs), labels[chosen], label_smoothing=0.1)
 
     common.train(
@@ -58,6 +67,7 @@ def main() -> None:
         epochs=arguments.epochs,
         weight_decay=5e-4,
         warmup=0.2,
+        muon=arguments.muon,
     )
 
 

@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from jaxdp.runtime import malloc
 
+BETA = 0.95  # decay of the momentum of Muon
+
 
 class Unit(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -56,6 +58,44 @@ class PyramidNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.norm(self.units(self.stem(x))))
         return self.head(x.mean((2, 3)))
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for kernels, with as large updates as those of AdamW. A kernel counts as a matrix of
+    outputs by inputs. The momentum is corrected for its start, as in Optax.
+    """
+
+    def __init__(self, kernels: Sequence[nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(kernels, {"lr": lr, "weight_decay": weight_decay})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.count += 1
+        for group in self.param_groups:
+            for kernel in group["params"]:
+                momentum = self.state[kernel].setdefault("momentum", torch.zeros_like(kernel))
+                momentum.lerp_(kernel.grad, 1 - BETA)
+                ahead = BETA * momentum / (1 - BETA ** (self.count + 1))
+                ahead += (1 - BETA) * kernel.grad / (1 - BETA**self.count)
+                matrix = ahead.reshape(len(ahead), -1)
+                size = 0.2 * max(matrix.shape) ** 0.5
+                kernel.mul_(1 - group["lr"] * group["weight_decay"])
+                update = orthogonalized(matrix).view_as(kernel)
+                kernel.add_(update, alpha=-group["lr"] * size)
+
+
+def orthogonalized(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix with the same singular vectors, and singular values near 1.
+
+    Source: Jordan et al., Muon, 2024.
+    """
+    wide = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+    x = wide / (wide.norm() + 1e-8)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x if wide is matrix else x.T
 
 
 def create_parser(description: str | None) -> argparse.ArgumentParser:
@@ -114,6 +154,7 @@ def train(
     target: float = math.inf,
     weight_decay: float = 1e-4,
     warmup: float = 0.3,
+    muon: bool = False,
 ) -> None:
     """Trains with SGD, Nesterov's momentum and one cycle up to 0.1. Prints a line after each epoch.
 
@@ -123,23 +164,39 @@ def train(
         score: measures the model, in its form for evaluation.
         target: ends the training when the score reaches it.
         warmup: the part of the steps in which the rate rises.
+        muon: trains kernels by Muon instead, and all else by AdamW, up to a rate of 0.01.
     """
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=weight_decay
-    )
-    steps = count // batch
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.1, epochs * steps, pct_start=warmup, cycle_momentum=False
-    )
+    steps, peak = count // batch, 0.01 if muon else 0.1
+    parameters = [*model.parameters()]
+    if muon:
+        kernels = [each for each in parameters if each.ndim > 1]
+        vectors = [each for each in parameters if each.ndim == 1]
+        optimizers = [
+            Muon(kernels, peak, weight_decay),
+            torch.optim.AdamW(vectors, peak, weight_decay=weight_decay),
+        ]
+    else:
+        optimizers = [
+            torch.optim.SGD(
+                parameters, lr=peak, momentum=0.9, nesterov=True, weight_decay=weight_decay
+            )
+        ]
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, peak, epochs * steps, pct_start=warmup, cycle_momentum=False
+        )
+        for optimizer in optimizers
+    ]
     for epoch in range(1, epochs + 1):
         model.train()
         order = torch.randperm(count)
         for step in range(steps):
             loss = loss_of(order[step * batch : (step + 1) * batch])
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
-            optimizer.step()
-            schedule.step()
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                schedule.step()
         model.eval()
         with torch.no_grad():
             reached = score()
