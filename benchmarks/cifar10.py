@@ -41,11 +41,7 @@ SETTINGS = {
 # By recipe: what differs from these settings.
 RECIPES: dict[str, dict[str, Any]] = {
     "sgd": {},
-    "muon": {
-        "optimizer": "muon",
-        "augment": ["pad_crop:2", "flip:alternating"],
-        "test_time_augmentation": "flip",
-    },
+    "muon": {"optimizer": "muon", "augment": ["pad_crop:2", "flip:alternating"]},
 }
 SIDES = ("jaxdp", "torch.compile")
 FIELDS = ("accuracy", "seconds")
@@ -76,8 +72,8 @@ def main() -> None:
         for run in runs
         if len(run["accuracy"]) == arguments.epochs and run["recipe"] == arguments.recipe
     ]
-    if {run["side"] for run in chosen} != set(SIDES):
-        parser.error(f"{arguments.kept} has no run of {arguments.epochs} epochs of both sides")
+    if not any(run["side"] == SIDES[0] for run in chosen):
+        parser.error(f"{arguments.kept} has no run of jaxdp of {arguments.epochs} epochs")
     text = table(chosen)
     print(text)
     if arguments.write:
@@ -136,21 +132,22 @@ def followed(command: list[str], cache: pathlib.Path) -> dict[str, list[float]]:
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Returns the medians over the seeds after each epoch, and the last accuracy of each run."""
-    by_side = {side: [run for run in runs if run["side"] == side] for side in SIDES}
-    columns = [f"{side}, {name}" for side in SIDES for name in FIELDS]
-    lines = [
-        f"| epoch | {' | '.join(columns)} | seconds, torch.compile / jaxdp |",
-        "|---" * (len(columns) + 2) + "|",
-    ]
+    sides = [side for side in SIDES if any(run["side"] == side for run in runs)]
+    columns = [f"{side}, {name}" for side in sides for name in FIELDS]
+    columns += ["seconds, torch.compile / jaxdp"] * (len(sides) == len(SIDES))
+    lines = [f"| epoch | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for epoch in range(len(runs[0]["accuracy"])):
-        (accuracy, seconds), (their_accuracy, their_seconds) = (
-            [statistics.median(run[name][epoch] for run in by_side[side]) for name in FIELDS]
-            for side in SIDES
-        )
-        lines.append(
-            f"| {epoch + 1} | {accuracy:.1%} | {seconds:,.0f} | {their_accuracy:.1%} |"
-            f" {their_seconds:,.0f} | {their_seconds / seconds:.2f} |"
-        )
+        cells, seconds = [str(epoch + 1)], list[float]()
+        for side in sides:
+            accuracy, passed = (
+                statistics.median(run[name][epoch] for run in runs if run["side"] == side)
+                for name in FIELDS
+            )
+            seconds.append(passed)
+            cells += [f"{accuracy:.1%}", f"{passed:,.0f}"]
+        if len(sides) == len(SIDES):
+            cells.append(f"{seconds[1] / seconds[0]:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
     ends = ", ".join(
         f"{run['side']} with seed {run['seed']} {run['accuracy'][-1]:.2%}" for run in runs
     )

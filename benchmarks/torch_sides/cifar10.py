@@ -5,8 +5,7 @@
 `cifar10.py` has the same recipe: batches of 64, SGD with Nesterov's momentum, one cycle with a peak
 of 0.1 after a fifth of the steps, weight decay 5e-4 and label smoothing 0.1. Images are padded by 2
 pixels, cropped and flipped. With `--muon`, Muon has a peak of 0.01, and each image is mirrored in
-every second epoch, half of them first in the first one. Predictions are then the mean over an image
-and its mirror image.
+every second epoch, half of them first in the first one.
 """
 
 import common
@@ -63,9 +62,7 @@ def main() -> None:
         model,
         len(images),
         loss_of,
-        lambda: common.accuracy(
-            model, test_images, test_labels, BATCH, normalize, flips=arguments.muon
-        ),
+        lambda: common.accuracy(model, test_images, test_labels, BATCH, normalize),
         batch=BATCH,
         epochs=arguments.epochs,
         weight_decay=5e-4,

@@ -134,21 +134,12 @@ def accuracy(
     labels: torch.Tensor,
     batch: int,
     inputs: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
-    *,
-    flips: bool = False,
 ) -> float:
-    """Returns the share of images that a model classifies right; `inputs` prepares a batch.
-
-    Args:
-        flips: whether the mean output over each image and its mirror image counts.
-    """
-    right = 0
-    for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
-        prepared = inputs(some)
-        outputs = model(prepared)
-        if flips:
-            outputs = outputs + model(prepared.flip(3))
-        right += int((outputs.argmax(1) == truth).sum())
+    """Returns the share of images that a model classifies right; `inputs` prepares a batch."""
+    right = sum(
+        int((model(inputs(some)).argmax(1) == truth).sum())
+        for some, truth in zip(images.split(batch), labels.split(batch), strict=True)
+    )
     return right / len(labels)
 
 
