@@ -22,6 +22,7 @@ import jaxdp
 from jaxdp import convert, models, train
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.data.sources import digits
+from jaxdp.inference import hub_layout
 from jaxdp.inference.weights import read_weights, to_safetensors
 from jaxdp.models.reference_weights import reference_names
 from jaxdp.step.state import model_arrays
@@ -306,6 +307,26 @@ def test_a_repository_starts_another_training(trained: str) -> None:
     ours = model_arrays(jaxdp.load(trained).state)
     for name, array in weights.arrays.items():
         np.testing.assert_array_equal(array, ours[name], err_msg=name)
+
+
+def test_a_repository_decides_how_images_are_prepared(trained: str) -> None:
+    run_convert(f"export {trained} --hub-layout repository")
+    trainer = jaxdp.Trainer(init_from="repository", steps=1, devices=2, progress=False)
+    assert trainer.config.normalize == "image"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "public"),
+    [
+        ("folder:/home/person/photos/", "folder:photos"),
+        ("hf:./person/set", "hf:set"),
+        ("hf:owner/set", "hf:owner/set"),
+        ("/home/person/weights", "weights"),
+        ("cifar10", "cifar10"),
+    ],
+)
+def test_model_cards_hold_no_paths(dataset: str, public: str) -> None:
+    assert hub_layout._public(dataset) == public
 
 
 @pytest.mark.parametrize("flags", ["", "--output a.safetensors --hub-layout b"])

@@ -144,7 +144,10 @@ def import_weights(asked: ImportConfig) -> str:
         if names:
             raise ConfigError("weights", asked.weights, f"{len(names)} {problem}: {some(names)}")
     result = Result.untrained(setup)
-    result.config = setup.config.replace(strategy=config.strategy, init_from=None)
+    result.config = setup.config.replace(
+        # A run that continues has no weights that would decide the size again.
+        **{"strategy": config.strategy, "init_from": None, "image_size": setup.config.image_size}
+    )
     run = result.save(setup.config.run_dir or "")
     next_command = f"python -m jaxdp.evaluate {run}"
     return f"{run} holds {len(weights.arrays)} arrays as step 0; next: {next_command}"

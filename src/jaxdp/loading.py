@@ -18,6 +18,7 @@ from jaxdp.build.model import create_model
 from jaxdp.build.saved_model import read_description, restore
 from jaxdp.build.task import create_task
 from jaxdp.errors import ConfigError
+from jaxdp.plugins.loading import load_plugins
 from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import devices as devices_lib
@@ -32,12 +33,15 @@ class LoadedResult(Result):
     """The result of a run in a folder, which can be continued."""
 
     def trainer(self, **settings: Any) -> Trainer:
-        """Returns a trainer with the settings of the run; its `fit` continues the run.
+        """Returns a trainer with the settings of the run; its `fit` continues the run. For weights
+        by name, `fit` starts from them.
 
         If the run used objects, such as `data`, pass them again.
         """
         given = self.config.as_given().changed()
-        given |= {"data": given.pop("dataset", None), "run_dir": str(self.run_dir)}
+        dataset = given.pop("dataset", None)
+        if self.run_dir is not None:  # else it has weights by name, and `init_from` names them
+            given |= {"data": dataset, "run_dir": str(self.run_dir)}
         objects = {"model": self._inputs.model, "task": self._inputs.task or self._inputs.loss}
         given |= {name: value for name, value in objects.items() if value is not None}
         return Trainer(**given | settings)
@@ -74,6 +78,11 @@ def load(
     try:
         named = pretrained.find(str(run_dir))
         if named is not None:
+            unused = {"step": step, "model": model, "task": task}
+            for setting, value in unused.items():
+                if value is not None:
+                    raise ConfigError(setting, value, "is for a run, not for weights by name")
+            load_plugins(plugins)
             devices_lib.ensure(devices, deterministic=deterministic)
             platform.check_backend()
             return _load_named(str(run_dir), named)
@@ -118,7 +127,8 @@ def load(
 def _load_named(name: str, found: pretrained.Pretrained) -> LoadedResult:
     """Returns a model with weights by name, for the classes that they were trained on."""
     settings, description, metrics = pretrained.for_prediction(found)
-    config = settings.replace(dataset=name)
+    # Evaluation takes batches of this size.
+    config = settings.replace(dataset=name, init_from=name).fill(global_batch_size=64)
     weights = read_initial(name, config, description, NOTHING)
     if missing := (*weights.fresh, *weights.skipped):
         raise ConfigError("init_from", name, f"does not fit {found.model}: {some(missing)}")

@@ -71,3 +71,14 @@ def test_runs_that_share_a_strategy_share_its_steps() -> None:
     other = setup.reconfigured(setup.config.replace(learning_rate=0.02))
     assert other is not None
     assert other.strategy is setup.strategy
+
+
+def test_another_fit_keeps_what_was_filled_in() -> None:
+    small = {"base_channels": 2, "levels": 1}
+    setup = create(model="unet", dataset="cells", model_kwargs=small)
+    assert "loss" in setup.config.filled
+    again = setup.reconfigured(setup.config.as_given().replace(steps=5))
+    assert again is not None
+    program = {*settings_with(TrainConfig, program=True)}
+    for name in setup.config.filled & program:
+        assert getattr(again.config, name) == getattr(setup.config, name), name

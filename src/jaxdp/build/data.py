@@ -7,6 +7,7 @@ from typing import cast
 from jaxdp import models, tasks
 from jaxdp.build.inputs import NOTHING, Inputs
 from jaxdp.config import TrainConfig
+from jaxdp.data.resize import Resize
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, Split, check_dataset, open_dataset
 from jaxdp.errors import ConfigError, flag
 from jaxdp.plugins.loading import load_plugins
@@ -37,6 +38,8 @@ def open_data(config: TrainConfig, inputs: Inputs = NOTHING) -> tuple[TrainConfi
             remedy = f"is for {dataset.task}, and {who} for {' or '.join(served)}"
             raise ConfigError("", "", f"the dataset {config.dataset} {remedy}")
         config = config.replace(image_size=config.image_size or _image_size(dataset))
+        if dataset.settings is not None:  # with which a run opens it again
+            config = config.replace(columns=dataset.settings.columns)
     else:
         dataset = _open_named(config, served, own_task=task is not None)
         config = config.replace(dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
@@ -51,14 +54,15 @@ def open_data(config: TrainConfig, inputs: Inputs = NOTHING) -> tuple[TrainConfi
 
 
 def _image_size(dataset: Dataset) -> str | None:
-    """Returns the `--image-size` by which a dataset whose answers have the size of the images was
-    opened, so that prediction and evaluation resize images, too.
+    """Returns the `--image-size` by which a dataset was opened, if prediction and evaluation would
+    otherwise not resize images in the same way. Those of a classifier are stretched.
     """
     resize = next(iter(cast(dict[str, Split], dataset.splits()).values())).resize
-    if dataset.kind == "classification" or resize is None or resize.kind != "stretch":
+    if resize is None or resize.kind == "pad":
         return None
-    height, width = resize.size
-    return f"{height}x{width}"
+    if dataset.kind == "classification" and resize == Resize(resize.size):
+        return None
+    return str(resize)
 
 
 def _normalized_as_imagenet(dataset: Dataset) -> Dataset:
@@ -67,7 +71,7 @@ def _normalized_as_imagenet(dataset: Dataset) -> Dataset:
     if channels != 3:
         remedy = (
             f"is of red, green and blue, and the images have {channels} channels; give"
-            f" {flag('channels', 3)} for a folder, or leave it out"
+            f" {flag('channels', 3)} for a folder, or leave it out; weights by name set it"
         )
         raise ConfigError("normalize", "imagenet", remedy)
     return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)

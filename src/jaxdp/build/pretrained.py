@@ -9,6 +9,7 @@ import functools
 import importlib
 import json
 import math
+import os
 import pathlib
 import re
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from jaxdp.build.data import IMAGENET_MEAN, IMAGENET_STD
 from jaxdp.build.saved_model import read_facts
 from jaxdp.config import TrainConfig
+from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.dataset import Description
 from jaxdp.data.hub_tables import without_secrets
 from jaxdp.errors import ConfigError, flag
@@ -31,6 +33,12 @@ _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
 # Arguments of timm's models: those that the dataset decides, and values that change nothing.
 _OF_DATA = ("num_classes", "in_chans")
 _USUAL = {"global_pool": (None, "avg", ""), "drop_rate": (0, 0.0)}
+# What JSON of another form, or with other numbers, raises.
+_BROKEN = (
+    *(ValueError, TypeError, KeyError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
+_LARGEST = 16384  # side of an image
 _CLOSE = 1e-3  # relative difference of means and deviations that are written with four digits
 
 
@@ -103,6 +111,8 @@ class Pretrained:
         Raises:
             ConfigError: if there is none.
         """
+        if self.own is not None:
+            return self.own.settings.normalize
         stated = [self.facts[name] for name in ("mean", "std")]
         for numbers, known in zip(stated, (IMAGENET_MEAN, IMAGENET_STD), strict=True):
             given = [255 * each for each in numbers]
@@ -117,14 +127,16 @@ class Pretrained:
         return "imagenet"
 
     @property
-    def image_size(self) -> str:
+    def image_size(self) -> str | None:
         """The value of `--image-size` that prepares images in the same way, as timm's
-        `create_transform` does for evaluation.
+        `create_transform` does for evaluation. None if images had no other size.
 
         Raises:
             ConfigError: for images that are not square, or are prepared in a way that is unknown
                 here.
         """
+        if self.own is not None:
+            return self.own.settings.image_size
         _, height, width = self.facts["input_size"]
         mode, interpolation = self.facts["crop_mode"], self.facts["interpolation"]
         if height != width or mode != "center" or interpolation not in ("bilinear", "bicubic"):
@@ -153,10 +165,10 @@ def find(path: str) -> Pretrained | None:
     if is_name(path):
         return _of_hub(path)
     folder = pathlib.Path(path)
-    is_run = RunDirectory(folder).file("config.yaml").exists()
-    if is_run or not (folder / CONFIG).is_file():
+    is_run = os.path.exists(RunDirectory(folder).file("config.yaml"))
+    if is_run or not os.path.isfile(folder / CONFIG):  # also False for a name that is too long
         return None
-    if not (folder / WEIGHTS).is_file():
+    if not os.path.isfile(folder / WEIGHTS):
         raise ConfigError("init_from", path, f"has {CONFIG}, but no {WEIGHTS}")
     return _described(path, path, folder / CONFIG, folder / WEIGHTS)
 
@@ -221,9 +233,9 @@ def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
     kwargs = {**found.model_kwargs, **config.model_kwargs}
     if kwargs != config.model_kwargs:
         decided["model_kwargs"] = kwargs
-    if found.facts and config.normalize == defaults.normalize:
+    if config.normalize == defaults.normalize != found.normalize:
         decided["normalize"] = found.normalize
-    if found.facts and config.image_size is None:
+    if config.image_size is None and found.image_size is not None:
         decided["image_size"] = found.image_size
     return decided
 
@@ -266,10 +278,10 @@ def _saved(config: TrainConfig) -> TrainConfig | None:
     run = RunDirectory(pathlib.Path(config.run_dir))
     if not run.file("config.yaml").is_file():
         return None
-    saved = run.load_config()
-    return (
-        saved if saved.init_from == config.init_from and is_name(config.init_from or "") else None
-    )
+    saved, source = run.load_config(), config.init_from or ""
+    # A folder that is still there says the same.
+    is_gone = is_name(source) or not os.path.exists(source)
+    return saved if saved.init_from == source and is_gone else None
 
 
 def _described(path: str, source: str, config: pathlib.Path, weights: pathlib.Path) -> Pretrained:
@@ -278,14 +290,15 @@ def _described(path: str, source: str, config: pathlib.Path, weights: pathlib.Pa
         return _read(path, source, json.loads(config.read_bytes()), weights)
     except ConfigError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, *_BROKEN) as error:
         problem = f"its {CONFIG} cannot be read: {brief(one_line(error))}"
         raise ConfigError("init_from", path, problem) from error
 
 
 def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.Path) -> Pretrained:
     if content.get("library_name") == LIBRARY:
-        settings, description = content["settings"], read_facts(content["description"])
+        settings = content["settings"]
+        description, metrics = _checked(read_facts(content["description"]), content["metrics"])
         return Pretrained(
             source,
             weights,
@@ -294,7 +307,7 @@ def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.P
             {},
             description.num_classes,
             description.names,
-            Own(TrainConfig.of(**settings), description, content["metrics"]),
+            Own(TrainConfig.of(**settings), description, metrics),
         )
     name = content.get("architecture")
     known = ARCHITECTURES.get(str(name))
@@ -313,6 +326,8 @@ def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.P
         remedy = f"its model has arguments that jaxdp does not have: {unlike}"
         raise ConfigError("init_from", path, remedy)
     classes = int(content.get("num_classes") or 0)
+    if not 0 <= classes <= MOST_CLASSES:
+        raise ValueError(f"num_classes {classes}")
     descriptions = content.get("label_descriptions") or {}
     labels = content.get("label_names") or ()
     names = tuple(printable(str(descriptions.get(label, label))) for label in labels)
@@ -329,15 +344,33 @@ def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.P
 
 def _facts(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns how images were prepared, with numbers of the right types."""
-    channels, height, width = content["input_size"]
+    channels, height, width = map(int, content["input_size"])
+    crop = float(content.get("crop_pct") or 1)
+    if not crop <= 1 or not all(0 < side <= crop * _LARGEST for side in (height, width)):
+        raise ValueError(f"input_size {content['input_size']} and crop_pct {crop}")
     return {
-        "input_size": (int(channels), int(height), int(width)),
+        "input_size": (channels, height, width),
         "mean": tuple(map(float, content.get("mean") or ())),
         "std": tuple(map(float, content.get("std") or ())),
-        "crop_pct": float(content.get("crop_pct") or 1),
+        "crop_pct": crop,
         "crop_mode": content.get("crop_mode") or "center",
         "interpolation": content.get("interpolation") or "bicubic",
     }
+
+
+def _checked(description: Description, metrics: Any) -> tuple[Description, dict[str, Any]]:
+    """Returns what jaxdp's own layout says of a dataset and of its metrics.
+
+    Raises:
+        ValueError, TypeError, AttributeError: for content of another form.
+    """
+    sides = [int(side) for side in description.image_shape]
+    moments = [float(each) for each in (*description.mean, *description.std)]
+    if len(sides) != 3 or not all(0 < side <= _LARGEST for side in sides):
+        raise ValueError(f"image_shape {description.image_shape}")
+    if not all(map(math.isfinite, moments)) or not 0 < description.num_classes <= MOST_CLASSES:
+        raise ValueError(f"num_classes {description.num_classes}, or mean and std")
+    return description, {split: dict(values) for split, values in metrics.items()}
 
 
 def _library(path: str, part: str = "") -> Any:

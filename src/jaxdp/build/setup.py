@@ -146,6 +146,9 @@ class Setup:
             return None
         if "seed" in changed and self.inputs.dataset is None and Request(given).validation_share:
             return None  # another seed draws other validation data
+        # What else was filled in holds, because the program is the same.
+        kept = self.config.filled & {*settings_with(TrainConfig, program=True)}
+        given = given.fill(**{name: getattr(self.config, name) for name in kept})
         config = resolve.with_lengths(given, self.dataset, self.dataset.train_examples, self.inputs)
         _check_learning(config, self.dataset)
         self.strategy.check(config, lambda: self.shapes)
@@ -231,7 +234,7 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
-    if inputs.model is None:
+    if inputs.model is None and training:
         given = with_pretrained(given)
     given = resolve.with_saved(given, inputs.dataset)
     named, dataset = open_data(given, inputs)

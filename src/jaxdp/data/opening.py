@@ -13,7 +13,7 @@ from jaxdp.config import DataConfig
 from jaxdp.data.dataset import Dataset, Description, kind_of
 from jaxdp.data.measure import check_masks, count_classes, measure_pixels, measure_values
 from jaxdp.data.request import Request
-from jaxdp.data.resize import Resize, plan_resize
+from jaxdp.data.resize import Resize, default_of_photos, plan_resize
 from jaxdp.data.split import Split
 from jaxdp.data.split_selection import choose_splits
 from jaxdp.errors import ConfigError
@@ -107,6 +107,8 @@ def check_dataset(
         if "image_size" in dataset.defaults:  # the defaults are for the previous size
             given = dataset.settings.augment if dataset.settings is not None else None
             others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
+            if given is None and resize is not None and "image_size" in config.filled:  # by weights
+                given = default_of_photos(resize, config)
             dataset = dataclasses.replace(dataset, augment=given or (), defaults=others)
     if dataset.train is not None:
         dataset = measure_values(dataset, splits["train"].source, splits["train"].indices)

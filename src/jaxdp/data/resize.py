@@ -76,6 +76,14 @@ class Resize:
         kind: Any = match["fit"] or "stretch"
         return cls((height, width), kind, shorter, match["bicubic"] is not None)
 
+    def __str__(self) -> str:
+        """What `parse` reads."""
+        height, width = self.size
+        text = f"{height}x{width}" if self.kind == "stretch" else f"{self.kind}:{height}"
+        if self.shorter is not None:
+            text += f"/{self.shorter}"
+        return text + ":bicubic" * self.bicubic
+
     @classmethod
     def of(cls, config: DataConfig, task: str) -> "Resize | None":
         """Returns the resize of `--image-size`, if it is set.
@@ -212,10 +220,7 @@ def plan_resize(
     asked = Resize.of(config, dataset.answer)
     differ = len(set(sizes)) > 1
     if asked is not None and differ and "image_size" in config.filled:  # by weights
-        augment = ("flip", f"random_resized_crop:{asked.size[0]}")
-        if config.augment is None:
-            say_again(f"note: {config.dataset}: {flag('augment', augment)} by default")
-        return asked, dataclasses.replace(dataset, augment=augment)
+        return asked, dataclasses.replace(dataset, augment=default_of_photos(asked, config))
     if asked is not None or not sizes:
         return asked, dataset
     if dataset.task == "segmentation":
@@ -231,6 +236,14 @@ def plan_resize(
     say_again(f"note: {config.dataset}: images differ in size: {used} by default")
     defaults = {**dataset.defaults, "image_size": text}
     return Resize.parse(text), dataclasses.replace(dataset, augment=augment, defaults=defaults)
+
+
+def default_of_photos(resize: Resize, config: DataConfig) -> tuple[str, ...]:
+    """Returns the default augmentation of photos, and prints it unless another is given."""
+    augment = ("flip", f"random_resized_crop:{resize.size[0]}")
+    if config.augment is None:
+        say_again(f"note: {config.dataset}: {flag('augment', augment)} by default")
+    return augment
 
 
 def _plan_padding(sizes: Sequence[Size], config: DataConfig) -> Resize | None:

@@ -31,6 +31,7 @@ _PIPELINES = {
     "regression": "image-to-image",
 }
 _PATHS = ("folder", "npz")  # datasets whose argument is a path on this machine
+_BEGIN_PATHS = (".", "~", "/")
 _CARD = """\
 ---
 {header}---
@@ -104,9 +105,8 @@ def write(
 
 
 def _card(config: TrainConfig, description: Description, summary: Mapping[str, Any]) -> str:
-    name, _, argument = (config.dataset or "").partition(":")
-    # A path may hold the name of a person.
-    dataset = f"{name}:{os.path.basename(argument)}" if name in _PATHS else config.dataset
+    dataset = _public(config.dataset or "")
+    name = dataset.partition(":")[0]
     pipeline = _PIPELINES[description.answer]
     metrics = summary.get("metrics", {})
     tested = metrics.get(description.final_split, {})
@@ -140,6 +140,8 @@ def _card(config: TrainConfig, description: Description, summary: Mapping[str, A
         for key, value in config.as_given().changed().items()
         if key not in ("run_dir", "data_dir", "init_from", "plugins", "callbacks")
     }
+    if config.image_size is not None:  # also if weights decided it
+        given["image_size"] = config.image_size
     examples = ", ".join(f"{count:,} for {split}" for split, count in description.examples.items())
     classes = ""
     if description.names:
@@ -152,6 +154,16 @@ def _card(config: TrainConfig, description: Description, summary: Mapping[str, A
         settings=yaml.safe_dump(given | {"dataset": dataset}, allow_unicode=True),
         versions=", ".join(f"{key} {value}" for key, value in summary.get("versions", {}).items()),
     )
+
+
+def _public(dataset: str) -> str:
+    """Returns the name of a dataset without the folders above it, which may name a person."""
+    name, colon, argument = dataset.partition(":")
+    if not colon:
+        name, argument = "", name
+    is_path = name in _PATHS or argument.startswith(_BEGIN_PATHS) or os.path.isdir(argument)
+    last = os.path.basename(argument.rstrip("/")) if is_path else argument
+    return f"{name}{colon}{last}"
 
 
 def _table(metrics: Mapping[str, Mapping[str, float]]) -> str:

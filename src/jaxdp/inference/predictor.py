@@ -195,7 +195,8 @@ class Predictor:
         if self._classifies:
             return self._fit.apply(image)
         height, width = np.maximum(np.round(image.shape[:2] * self.scale(pixel_size)), 1)
-        pixels = resize_to(image, self._trained if self.resized else (int(height), int(width)))
+        size = self._trained if self.resized else (int(height), int(width))
+        pixels = resize_to(image, size, bicubic=self.resized and self._fit.bicubic)
         if self._normalize_first:
             scaled = self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))
             pixels = np.asarray(_normalize(scaled))[0]
@@ -203,7 +204,7 @@ class Predictor:
 
     @functools.cached_property
     def _fit(self) -> Resize:
-        """How images for a classifier are resized to its training size."""
+        """How images are resized to the training size, if they are."""
         fit = Resize.of(self.config, "classification")
         return fit if fit is not None and fit.size == self._trained else Resize(self._trained)
 

@@ -841,3 +841,14 @@ def test_a_program_trains_by_name() -> None:
         "cnn", data=name, steps=2, devices=1, progress=False, model_kwargs=small
     )
     assert trainer.fit().step == 2
+
+
+def test_a_loaded_run_evaluates_the_columns_of_its_dataset_object() -> None:
+    features = datasets.Features({**CLASSES, "n": datasets.Value("int64")})
+    rows = [{**row, "n": index // 2 % 2} for index, row in enumerate(examples(12))]
+    name = write({"train": rows, "test": rows[:6]}, features)
+    dataset = jaxdp.data.load(name, columns="label=n")
+    result = jaxdp.Trainer("cnn", dataset, steps=1, devices=1, progress=False).fit()
+    assert str(result.config.columns) == "label=n"
+    result.save("run")
+    assert jaxdp.load("run").evaluate(split="test") == result.evaluate(split="test")

@@ -261,3 +261,35 @@ def test_masks_keep_their_values_and_the_proportions_of_their_images() -> None:
             opened(image_size=f"{kind}:32")
         with refused(words):
             open_dataset(DataConfig(dataset="cells", image_size=f"{kind}:32"))
+
+
+@pytest.mark.parametrize("text", ["resize_crop:20/25:bicubic", "letterbox:20", "20:bicubic"])
+def test_an_object_predicts_on_the_pixels_that_it_was_trained_on(text: str) -> None:
+    names = [f"{label}/{number}.png" for label in "ab" for number in range(12)]
+    files = {name: noise(seed, 30, 44, 3) for seed, name in enumerate(names)}
+    dataset = jaxdp.data.from_folder(write(files), image_size=text)
+    trainer = jaxdp.Trainer("cnn", dataset, steps=1, devices=1, progress=False)
+    result = trainer.fit()
+    source = trainer.setup.dataset.train
+    trained = [source[index]["images"] for index in range(len(source))]
+    predictor = result.predictor(devices=1)
+    prepared = [predictor._prepared(raw, None) for raw in files.values()]
+    found = [any((pixels == each).all() for each in prepared) for pixels in trained]
+    assert all(found)
+    assert str(Resize.parse(text)) == text.replace("20:bicubic", "20x20:bicubic")
+
+
+def test_masks_are_predicted_on_bicubic_images_as_in_training() -> None:
+    dataset = f"folder:{pairs([(20, 30)] * 4)}"
+    trainer = jaxdp.Trainer(
+        "unet",
+        dataset,
+        model_kwargs={"base_channels": 2, "levels": 1},
+        image_size="16:bicubic",
+        steps=1,
+        devices=1,
+        progress=False,
+    )
+    raw = noise(0, 20, 30, 3)
+    prepared = trainer.fit().predictor(devices=1)._prepared(raw, None)
+    assert_array_equal(prepared, Resize.parse("16:bicubic").apply(raw))
