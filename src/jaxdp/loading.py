@@ -83,9 +83,11 @@ def load(
                 if value is not None:
                     raise ConfigError(setting, value, "is for a run, not for weights by name")
             load_plugins(plugins)
-            devices_lib.ensure(devices, deterministic=deterministic)
+            own = pretrained.for_prediction(named)
+            precision = own.settings.precision
+            devices_lib.ensure(devices, deterministic=deterministic, precision=precision)
             platform.check_backend()
-            return _load_named(str(run_dir), named)
+            return _load_named(str(run_dir), own)
     except ConfigError as error:
         field = "run_dir" if error.field == "init_from" else error.field
         raise ConfigError(field, error.value, error.remedy) from error
@@ -124,14 +126,14 @@ def load(
     return result
 
 
-def _load_named(name: str, found: pretrained.Pretrained) -> LoadedResult:
+def _load_named(name: str, own: pretrained.Own) -> LoadedResult:
     """Returns a model with weights by name, for the classes that they were trained on."""
-    settings, description, metrics = pretrained.for_prediction(found)
+    settings, description, metrics = own
     # Evaluation takes batches of this size.
     config = settings.replace(dataset=name, init_from=name).fill(global_batch_size=64)
     weights = read_initial(name, config, description, NOTHING)
     if missing := (*weights.fresh, *weights.skipped):
-        raise ConfigError("init_from", name, f"does not fit {found.model}: {some(missing)}")
+        raise ConfigError("init_from", name, f"does not fit {config.model}: {some(missing)}")
     model = create_model(
         config, description, rngs=nnx.Rngs(create_key(0)), dtype=jnp.dtype(config.precision)
     )

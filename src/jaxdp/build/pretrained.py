@@ -6,30 +6,25 @@ A repository or folder holds `config.json` and `model.safetensors`. Nothing else
 
 import dataclasses
 import functools
-import importlib
 import json
 import math
 import os
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxdp.build import hub_files
 from jaxdp.build.data import IMAGENET_MEAN, IMAGENET_STD
 from jaxdp.build.saved_model import read_facts
 from jaxdp.config import TrainConfig
 from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.dataset import Description
-from jaxdp.data.hub_tables import without_secrets
 from jaxdp.errors import ConfigError, flag
-from jaxdp.inference.hub_layout import LIBRARY
+from jaxdp.inference.hub_layout import CONFIG, LIBRARY, WEIGHTS
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.text.console import say
 from jaxdp.text.messages import brief, one_line, printable
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_TIMM, _HUB = "timm:", "hf://"
-_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
 # Arguments of timm's models: those that the dataset decides, and values that change nothing.
 _OF_DATA = ("num_classes", "in_chans")
 _USUAL = {"global_pool": (None, "avg", ""), "drop_rate": (0, 0.0)}
@@ -149,11 +144,6 @@ class Pretrained:
         return f"resize_crop:{height}/{shorter}" + ":bicubic" * (interpolation == "bicubic")
 
 
-def is_name(path: str) -> bool:
-    """Returns whether this is a name on the hub, not a path."""
-    return path.startswith((_TIMM, _HUB))
-
-
 def find(path: str) -> Pretrained | None:
     """Returns the weights of a name or a folder; None for a run or a file, which are no names.
 
@@ -162,7 +152,7 @@ def find(path: str) -> Pretrained | None:
     Raises:
         ConfigError: if the weights cannot be fetched, or are for a model that jaxdp does not have.
     """
-    if is_name(path):
+    if hub_files.is_name(path):
         return _of_hub(path)
     folder = pathlib.Path(path)
     is_run = os.path.exists(RunDirectory(folder).file("config.yaml"))
@@ -175,21 +165,11 @@ def find(path: str) -> Pretrained | None:
 
 @functools.cache
 def _of_hub(path: str) -> Pretrained:
-    name = path.removeprefix(_HUB)
-    if path.startswith(_TIMM):
-        name = f"timm/{path.removeprefix(_TIMM)}"
-    match = _REPOSITORY.fullmatch(name)
-    if match is None:
-        remedy = "must be timm:NAME, e.g. timm:resnet18.a1_in1k, or hf://ORGANIZATION/NAME"
-        raise ConfigError("init_from", path, remedy)
-    repository, revision = match.groups()
-    before = _cached_revision(path, repository, revision)
-    config = _fetch(path, repository, revision, CONFIG)
-    now = config.parent.name
-    weights = _fetch(path, repository, now, WEIGHTS)  # of the same revision
-    if before not in (None, now):
-        say(f"note: {path} has changed: its revision was {before}, and is {now}")
-    return _described(path, f"{path} (revision {now[:12]})", config, weights)
+    repository, revision = hub_files.parse(path)
+    architecture = ARCHITECTURES.get(repository.partition("/")[2].partition(".")[0])
+    size = f" ({architecture.megabytes} MB)" if architecture is not None else ""
+    config, weights = hub_files.fetch(path, repository, revision, size)
+    return _described(path, f"{path} (revision {config.parent.name[:12]})", config, weights)
 
 
 def with_pretrained(config: TrainConfig) -> TrainConfig:
@@ -217,9 +197,10 @@ def with_pretrained(config: TrainConfig) -> TrainConfig:
     if decided:
         words = " ".join(flag(name, value) for name, value in decided.items())
         say(f"note: {found.source}: {words}")
+    size = decided.pop("image_size", None)
+    config = config.replace(**decided)
     # A filled-in size leaves the augmentation of photos at its default.
-    filled = {name: decided.pop(name) for name in ("image_size",) if name in decided}
-    return config.replace(**decided).fill(**filled)
+    return config if size is None else config.fill(image_size=size)
 
 
 def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
@@ -280,7 +261,7 @@ def _saved(config: TrainConfig) -> TrainConfig | None:
         return None
     saved, source = run.load_config(), config.init_from or ""
     # A folder that is still there says the same.
-    is_gone = is_name(source) or not os.path.exists(source)
+    is_gone = hub_files.is_name(source) or not os.path.exists(source)
     return saved if saved.init_from == source and is_gone else None
 
 
@@ -371,54 +352,3 @@ def _checked(description: Description, metrics: Any) -> tuple[Description, dict[
     if not all(map(math.isfinite, moments)) or not 0 < description.num_classes <= MOST_CLASSES:
         raise ValueError(f"num_classes {description.num_classes}, or mean and std")
     return description, {split: dict(values) for split, values in metrics.items()}
-
-
-def _library(path: str, part: str = "") -> Any:
-    """Returns the library of the hub, or a part such as `.errors`."""
-    try:
-        return importlib.import_module(f"huggingface_hub{part}")
-    except ModuleNotFoundError as error:
-        remedy = "needs huggingface_hub: pip install '.[hub]'"
-        raise ConfigError("init_from", path, remedy) from error
-
-
-def _cached_revision(path: str, repository: str, revision: str | None) -> str | None:
-    """Returns the revision that the cache holds under this name; None if it holds none."""
-    cache = pathlib.Path(_library(path, ".constants").HF_HUB_CACHE)
-    folder = cache / f"models--{repository.replace('/', '--')}"
-    file = folder / "refs" / (revision or "main")
-    return file.read_text().strip() if file.is_file() else None
-
-
-def _fetch(path: str, repository: str, revision: str | None, file: str) -> pathlib.Path:
-    """Returns a file of a repository in the cache of the hub, fetched if necessary."""
-    library, errors = _library(path), _library(path, ".errors")
-    try:
-        return pathlib.Path(library.hf_hub_download(repository, file, revision=revision))
-    except errors.GatedRepoError as error:
-        remedy = "asks for consent to its terms on its page, and for a token: hf auth login"
-        raise ConfigError("init_from", path, remedy) from error
-    except errors.RepositoryNotFoundError as error:
-        remedy = f"the hub has no {repository}, or it is private and needs a token: hf auth login"
-        raise ConfigError("init_from", path, remedy) from error
-    except errors.RevisionNotFoundError as error:
-        raise ConfigError("init_from", path, f"{repository} has no revision {revision}") from error
-    except errors.LocalEntryNotFoundError as error:
-        architecture = ARCHITECTURES.get(repository.partition("/")[2].partition(".")[0])
-        size = f" ({architecture.megabytes} MB)" if architecture is not None else ""
-        fetch = f"hf download {repository} {CONFIG} {WEIGHTS}"
-        if revision:
-            fetch = f"hf download --revision {revision} {repository} {CONFIG} {WEIGHTS}"
-        held = f"{file} is not in the cache, and the hub cannot be reached"
-        remedy = f"{held}; with a network: {fetch}{size}"
-        raise ConfigError("init_from", path, remedy) from error
-    except errors.EntryNotFoundError as error:
-        remedy = (
-            f"{repository} has no {file}; other files of weights can be pickles, which are not read"
-        )
-        if file == CONFIG:
-            remedy = f"{repository} has no {CONFIG}, which says which model its weights are for"
-        raise ConfigError("init_from", path, remedy) from error
-    except (errors.HFValidationError, OSError, RuntimeError, ValueError) as error:
-        problem = brief(without_secrets(one_line(error)))
-        raise ConfigError("init_from", path, f"{file} cannot be fetched: {problem}") from error

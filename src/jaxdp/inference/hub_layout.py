@@ -18,6 +18,7 @@ from jaxdp.inference.weights import to_safetensors
 from jaxdp.rundir.write import check_folder, write_output
 from jaxdp.step.state import TrainState
 
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 LIBRARY = "jaxdp"  # `library_name` of config.json
 # Settings that prediction requires.
 _SETTINGS = (
@@ -98,8 +99,8 @@ def write(
         "description": dataclasses.asdict(description),
         "metrics": summary.get("metrics", {}),
     }
-    write_output("hub_layout", folder / "model.safetensors", content)
-    write_output("hub_layout", folder / "config.json", json.dumps(facts, indent=2) + "\n")
+    write_output("hub_layout", folder / WEIGHTS, content)
+    write_output("hub_layout", folder / CONFIG, json.dumps(facts, indent=2) + "\n")
     write_output("hub_layout", folder / "README.md", _card(config, description, summary))
     return f"{len(content):,} bytes of weights, config.json, and README.md to complete"
 
