@@ -74,3 +74,48 @@ def test_initial_weights_follow_the_paper() -> None:
         (model.up_convs[0].kernel, 128),
     ):
         assert float(jnp.std(kernel[...])) == pytest.approx(np.sqrt(2 / fan), rel=0.02)
+
+
+@pytest.mark.parametrize("upsampling", ["transposed", "bilinear", "resize"])
+@pytest.mark.parametrize("levels", [1, 3, 5])
+@pytest.mark.parametrize("size", [(64, 96), (37, 50), (1, 9)])
+def test_an_encoder_gives_an_output_per_pixel(
+    size: tuple[int, int], levels: int, upsampling: str
+) -> None:
+    kwargs = {"encoder": "resnet18", "base_channels": 4, "levels": levels}
+    model = abstract("unet", **kwargs, upsampling=upsampling)
+    assert output_shape(model, *size)[:3] == (1, *size)
+
+
+def test_a_decoder_sees_the_encoders_maps_of_its_resolution() -> None:
+    """At an odd size, and at the place of the pixels that they are computed from."""
+    model = create("unet", encoder="resnet18", base_channels=4, levels=2)
+    model.eval()
+    given: list[Any] = []
+    for index, block in enumerate(model.decoder):
+        model.decoder[index] = lambda x, block=block: given.append(x) or block(x)
+    images = np.zeros((1, 75, 98, 3), np.float32)
+    model(jnp.asarray(images))
+    images[0, 40, 52] = 100
+    model(jnp.asarray(images))
+    empty, changed = given[:2], given[2:]
+    assert [x.shape[1:3] for x in empty] == [(38, 49), (75, 98)]
+    for x, before in zip(changed, empty, strict=True):
+        places = np.argwhere(np.abs(x - before).max((0, 3)) > 1e-4)
+        middle = places.mean(0) * np.asarray(images.shape[1:3]) / x.shape[1:3]
+        np.testing.assert_allclose(middle, (40.5, 52.5), atol=3)
+
+
+def test_behind_an_encoder_the_odd_row_is_left_out() -> None:
+    """The encoder rounds up, so that the last of its pixels becomes one row instead of two."""
+    model = create("unet", encoder="resnet18", base_channels=4, levels=1)
+    model.eval()
+    given: list[Any] = []
+    block = model.decoder[0]
+    model.decoder[0] = lambda x: given.append(x) or block(x)
+    images = jax.random.normal(jax.random.key(0), (1, 5, 7, 3))
+    model(images)
+    ((stem, _),) = model.encoder.parts()
+    expected = model.up_convs[0](stem(images))
+    assert expected.shape[1:3] == (6, 8)
+    np.testing.assert_allclose(given[0], expected[:, :5, :7], atol=1e-6)

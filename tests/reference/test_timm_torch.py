@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from example_files import noise
+from flax import nnx
 from PIL import Image
 
 import jaxdp
+from jaxdp import models
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference`")
 timm: Any = pytest.importorskip("timm", reason="timm is not installed; `nox -s reference` has it")
@@ -45,6 +47,34 @@ def test_logits_equal_timms(name: str) -> None:
         expected = model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
     found = np.asarray(result.model(jnp.asarray(images)))
     np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "resnet" in name])
+def test_the_encoder_of_a_unet_has_timms_features(name: str) -> None:
+    """At each resolution, of images whose sides are odd at some of them."""
+    model = created(name)
+    write(model, "weights")
+    features = timm.create_model(name, pretrained=False, features_only=True).eval()
+    features.load_state_dict(model.state_dict(), strict=False)
+    images = noise(0, 3, 75, 90, 3)
+    masks = images[..., 0] // 128
+    data = jaxdp.data.from_arrays(images, masks, test=(images, masks))
+    kwargs = {"encoder": name, "base_channels": 4}
+    trainer = jaxdp.Trainer("unet", data, init_from="weights", model_kwargs=kwargs, devices=1)
+    weights = trainer.setup.initial.weights
+    unet = models.create("unet", num_classes=2, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    weights.load_into(unet)
+    unet.eval()
+    inputs = np.random.default_rng(0).normal(size=(2, 75, 90, 3)).astype(np.float32)
+    with torch.no_grad():
+        expected = features(torch.from_numpy(inputs).permute(0, 3, 1, 2))
+    x = jnp.asarray(inputs)
+    for (before, units), theirs in zip(unet.encoder.parts(), expected, strict=True):
+        x = before(x)
+        for unit in units:
+            x = unit(x)
+        wanted = theirs.permute(0, 2, 3, 1).numpy()
+        np.testing.assert_allclose(x, wanted, atol=1e-5 * max(1, np.abs(wanted).max()))
 
 
 @pytest.mark.parametrize("size", [(300, 400), (500, 333), (224, 224), (90, 120)])

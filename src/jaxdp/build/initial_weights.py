@@ -35,6 +35,8 @@ _NORMALIZATION = (
     " normalizes otherwise"
 )
 _HEAD = "note: the head is also loaded, as if the classes were the same: no names tell them apart"
+# Where a U-Net has the arrays of a ResNet, and its own.
+_ENCODER, _DECODER, _STEM = "encoder/", "decoder/", "encoder/stem_conv/kernel"
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -117,7 +119,10 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, inputs: Inputs) -
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
         else:
             found, note = _of_file(path, expected, config, dataset, inputs)
+        found = _as_encoder(found, expected)
         heads = _heads(config, dataset, inputs, expected)
+        if _STEM in found and not any(name.startswith(_DECODER) for name in found):
+            heads = {name for name in expected if not name.startswith(_ENCODER)}
         alike = {
             name
             for name, array in found.items()
@@ -225,6 +230,15 @@ def _of_run(
     description = read_description(run)
     step, arrays = read_checkpoint(run, config, description, None, SavedCheckpoints.model_arrays)
     return f"step {step} of {run.path}", arrays, description.names
+
+
+def _as_encoder(found: dict[str, np.ndarray], expected: Shapes) -> dict[str, np.ndarray]:
+    """Returns arrays of a ResNet by the names that they have in the encoder of a U-Net, and any
+    other arrays as they are.
+    """
+    if _STEM not in expected or _STEM.removeprefix(_ENCODER) not in found:
+        return found
+    return {f"{_ENCODER}{name}": array for name, array in found.items()}
 
 
 def _are_same(before: Sequence[str], now: Sequence[str]) -> bool | None:

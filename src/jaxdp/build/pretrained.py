@@ -21,6 +21,7 @@ from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.dataset import Description
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.hub_layout import CONFIG, LIBRARY, WEIGHTS
+from jaxdp.models.unet import ENCODERS
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.text.console import say
 from jaxdp.text.messages import brief, one_line, printable
@@ -207,18 +208,30 @@ def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
     """Returns the settings that weights decide, because they have their defaults."""
     decided: dict[str, Any] = {}
     defaults = TrainConfig()
-    if config.model not in (found.model, defaults.model):
+    as_encoder = config.model == "unet" and found.model == "resnet"
+    if config.model not in (found.model, defaults.model) and not as_encoder:
         raise ConfigError("model", config.model, f"{found.source} is for {found.model}")
-    if config.model != found.model:
+    if config.model != found.model and not as_encoder:
         decided["model"] = found.model
-    kwargs = {**found.model_kwargs, **config.model_kwargs}
+    theirs = _encoder(found) if as_encoder else found.model_kwargs
+    kwargs = {**theirs, **config.model_kwargs}
     if kwargs != config.model_kwargs:
         decided["model_kwargs"] = kwargs
     if config.normalize == defaults.normalize != found.normalize:
         decided["normalize"] = found.normalize
-    if config.image_size is None and found.image_size is not None:
+    # A U-Net sees images as large as they are.
+    if config.image_size is None and not as_encoder and found.image_size is not None:
         decided["image_size"] = found.image_size
     return decided
+
+
+def _encoder(found: Pretrained) -> dict[str, Any]:
+    """Returns the keyword of a U-Net whose encoder has the weights of a ResNet."""
+    kwargs = found.model_kwargs
+    if set(kwargs) != {"depth"} or f"resnet{kwargs['depth']}" not in ENCODERS:
+        remedy = f"its ResNet of {dict(kwargs)} is no encoder; known: {', '.join(ENCODERS)}"
+        raise ConfigError("init_from", found.source, remedy)
+    return {"encoder": f"resnet{kwargs['depth']}"}
 
 
 def for_prediction(found: Pretrained) -> Own:

@@ -138,7 +138,8 @@ def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
 
     They do not depend on the devices, because the same command gives the same model everywhere.
     """
-    given = (dataset.settings or dataset).augment or config.model_kwargs or dataset.defaults
+    kwargs = {name: value for name, value in config.model_kwargs.items() if name != "encoder"}
+    given = (dataset.settings or dataset).augment or kwargs or dataset.defaults
     height, width, _ = dataset.image_shape
     if config.model != "unet" or given or max(height, width) <= CROP:
         return {}
@@ -152,7 +153,7 @@ def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
         f" {flag('model_kwargs', kwargs)} by default; an epoch sees"
         f" 1/{round(height * width / side**2)} of each image"
     )
-    return {"augment": words, "model_kwargs": kwargs}
+    return {"augment": words, "model_kwargs": {**config.model_kwargs, **kwargs}}
 
 
 def _sees_crops(config: TrainConfig, dataset: Dataset) -> bool:

@@ -104,6 +104,7 @@ class ResidualUnit(nnx.Module):
         stride: step in pixels along both sides.
         dtype: format of the computation.
         rngs: source of the initial kernels.
+        local: as of `conv`.
 
     Attributes:
         features: channels of the output.
@@ -118,6 +119,7 @@ class ResidualUnit(nnx.Module):
         stride: int,
         dtype: Any,
         rngs: nnx.Rngs,
+        local: bool = False,
     ) -> None:
         # (kernel size, features, stride) of each convolution
         shapes = [(3, width, stride), (3, width, 1)]
@@ -125,8 +127,8 @@ class ResidualUnit(nnx.Module):
             shapes = [(1, width, 1), (3, width, stride), (1, 4 * width, 1)]
         self.features, self.convs = shapes[-1][1], nnx.List([])
         for size, features, step in shapes:
-            layer = conv(in_features, features, size, stride=step, dtype=dtype, rngs=rngs)
-            self.convs.append(layer)
+            options: dict[str, Any] = {"stride": step, "local": local, "dtype": dtype}
+            self.convs.append(conv(in_features, features, size, rngs=rngs, **options))
             in_features = features
         self.norms = nnx.List(norms(self.convs, dtype))
 

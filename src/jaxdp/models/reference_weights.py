@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxdp.errors import ConfigError
 from jaxdp.models.pyramidnet import PyramidNet
-from jaxdp.models.resnet import ResNet
+from jaxdp.models.resnet import Backbone
 from jaxdp.models.unet import UNet
 from jaxdp.models.vgg import POSITIONS, VGG, CifarHead
 
@@ -98,7 +98,11 @@ def reference_names(model: nnx.Module) -> Table:
         ConfigError: if no PyTorch model has been matched with this model.
     """
     variables: Any = dict(nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat))))
-    matched = not isinstance(model, UNet) or bool(model.encoder[0].norms)
+    matched = (
+        not isinstance(model, UNet)
+        or isinstance(model.encoder, Backbone)
+        or bool(model.encoder[0].norms)
+    )
     kinds = [kind for kind in _MODULES if matched and isinstance(model, kind)]
     if not kinds:
         raise ConfigError(
@@ -119,7 +123,7 @@ def reference_names(model: nnx.Module) -> Table:
     return table
 
 
-def _residual_network(model: PyramidNet | ResNet) -> Iterator[tuple[str, Path]]:
+def _residual_network(model: PyramidNet | Backbone) -> Iterator[tuple[str, Path]]:
     """Yields the names of torchvision's ResNets and of the PyramidNet authors' PyTorch code.
 
     ResNets with three stages, which torchvision does not have, use the same names, up to layer3.
@@ -165,7 +169,13 @@ def _vgg(model: VGG) -> Iterator[tuple[str, Path]]:
 
 
 def _unet(model: UNet) -> Iterator[tuple[str, Path]]:
-    """Yields the names of the common PyTorch U-Net; its bilinear up-sampling has no weights."""
+    """Yields the names of the common PyTorch U-Net; its bilinear up-sampling has no weights. With a
+    ResNet as the encoder, yields those of torchvision's ResNets alone.
+    """
+    if isinstance(model.encoder, Backbone):
+        for name, path in _residual_network(model.encoder):
+            yield name, ("encoder", *path)
+        return
     blocks = {"inc": ("encoder", 0)}
     for level in range(1, model.levels + 1):
         blocks[f"down{level}.maxpool_conv.1"] = ("encoder", level)
@@ -181,7 +191,7 @@ def _unet(model: UNet) -> Iterator[tuple[str, Path]]:
 
 _MODULES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Path]]]] = {
     PyramidNet: _residual_network,
-    ResNet: _residual_network,
+    Backbone: _residual_network,
     UNet: _unet,
     VGG: _vgg,
 }

@@ -7,6 +7,8 @@ strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 
 """
 
 import functools
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,8 +28,91 @@ _IMAGENET_UNITS = {
 _FIRST_BOTTLENECK_DEPTH = 50
 
 
+class Backbone(nnx.Module):
+    """The stem and the stages of a ResNet.
+
+    Args:
+        in_channels: channels of the images.
+        rngs: source of the initial weights.
+        depth, stem, width, dtype: as of `ResNet`.
+        stages: how many of the stages to have; None for all.
+        local: whether evaluated outputs depend on no pixel outside their window, not even by
+            rounding.
+
+    Attributes:
+        features: channels after the stem, and after each stage.
+
+    Raises:
+        ConfigError: for a keyword out of range, or a depth that no number of units gives.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        rngs: nnx.Rngs,
+        depth: int,
+        stem: str = "auto",
+        width: int | None = None,
+        stages: int | None = None,
+        local: bool = False,
+        dtype: Any = jnp.float32,
+    ) -> None:
+        registry.require_known("stem", stem, ("auto", "cifar", "imagenet"))
+        units_per_stage = _units_per_stage(depth)
+        four_stages = len(units_per_stage) == 4
+        remedy = (
+            f"with {depth} layers there are three stages for small images; use stem=cifar, or"
+            " depth=18"
+        )
+        registry.require(four_stages or stem != "imagenet", "stem", stem, remedy)
+        if width is None:
+            width = 64 if four_stages else 16
+        registry.require_count("width", width)
+        self.large_stem = stem == "imagenet" or (stem == "auto" and four_stages)
+        size, stride = (7, 2) if self.large_stem else (3, 1)
+        options: dict[str, Any] = {"local": local, "dtype": dtype, "rngs": rngs}
+        self.stem_conv = layers.conv(in_channels, width, size, stride=stride, **options)
+        self.stem_norm = layers.BatchNorm(width, dtype=dtype)
+
+        bottleneck = four_stages and depth >= _FIRST_BOTTLENECK_DEPTH
+        unit = functools.partial(Unit, bottleneck=bottleneck, **options)
+        self.units = nnx.List([])
+        self.units_per_stage = units_per_stage[:stages]
+        self.features: tuple[int, ...] = (width,)
+        for stage, count in enumerate(self.units_per_stage):
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                before = self.units[-1].features if self.units else width
+                self.units.append(unit(before, width * 2**stage, stride=stride))
+            self.features += (self.units[-1].features,)
+        self.dtype = dtype
+
+    def parts(self) -> Iterator[tuple[Callable[[Array], Array], list[Any]]]:
+        """Yields the stem and each stage, as a function that comes first and the units after it.
+
+        With the stem for ImageNet, each of them halves the resolution, and rounds it up.
+        """
+        yield self._stem, []
+        units = iter(self.units)
+        for stage, count in enumerate(self.units_per_stage):
+            pools = stage == 0 and self.large_stem
+            yield (_pool if pools else _same), [*itertools.islice(units, count)]
+
+    def _stem(self, images: Array) -> Array:
+        return nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
+
+
+def _pool(x: Array) -> Array:
+    return resampling.max_pool(x, 3, padding=1)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
 @registry.register("resnet")
-class ResNet(nnx.Module):
+class ResNet(Backbone):
     """A stem, three or four stages of residual units, global average pooling and a dense layer.
 
     Args:
@@ -60,37 +145,12 @@ class ResNet(nnx.Module):
         dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
-        registry.require_known("stem", stem, ("auto", "cifar", "imagenet"))
         registry.require_rate("dropout", dropout)
-        units_per_stage = _units_per_stage(depth)
-        four_stages = len(units_per_stage) == 4
-        remedy = (
-            f"with {depth} layers there are three stages for small images; use stem=cifar, or"
-            " depth=18"
+        super().__init__(
+            in_channels=in_channels, rngs=rngs, depth=depth, stem=stem, width=width, dtype=dtype
         )
-        registry.require(four_stages or stem != "imagenet", "stem", stem, remedy)
-        if width is None:
-            width = 64 if four_stages else 16
-        registry.require_count("width", width)
-        self.large_stem = stem == "imagenet" or (stem == "auto" and four_stages)
-        size, stride = (7, 2) if self.large_stem else (3, 1)
-        self.stem_conv = layers.conv(
-            in_channels, width, size, stride=stride, dtype=dtype, rngs=rngs
-        )
-        self.stem_norm = layers.BatchNorm(width, dtype=dtype)
-
-        bottleneck = four_stages and depth >= _FIRST_BOTTLENECK_DEPTH
-        unit = functools.partial(Unit, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
-        self.units = nnx.List([])
-        features = width
-        for stage, count in enumerate(units_per_stage):
-            for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                self.units.append(unit(features, width * 2**stage, stride=stride))
-                features = self.units[-1].features
         self.dropout = layers.Dropout(dropout, index=0, rngs=rngs)
-        self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
-        self.dtype = dtype
+        self.head = layers.dense(self.features[-1], num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -104,10 +164,9 @@ class ResNet(nnx.Module):
             keys: one per example, for dropout in training; None draws from the model's own
                 `nnx.Rngs`.
         """
-        x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
-        if self.large_stem:
-            x = resampling.max_pool(x, 3, padding=1)
-        x = layers.run_blocks(self, self.units, x)
+        x = images
+        for before, units in self.parts():
+            x = layers.run_blocks(self, units, before(x))
         x = jnp.mean(x, (1, 2))
         return layers.float32_or_wider(self.head(self.dropout(x, keys)))
 
@@ -124,8 +183,9 @@ class Unit(layers.ResidualUnit):
     ) -> None:
         super().__init__(in_features, width, stride=stride, rngs=rngs, **options)
         changes_shape = stride != 1 or in_features != self.features
+        del options["bottleneck"]
         self.projection = (
-            Projection(in_features, self.features, stride, dtype=options["dtype"], rngs=rngs)
+            Projection(in_features, self.features, stride, rngs=rngs, **options)
             if changes_shape
             else None
         )
@@ -144,9 +204,9 @@ class Projection(nnx.Module):
     """
 
     def __init__(
-        self, in_features: int, features: int, stride: int, *, dtype: Any, rngs: nnx.Rngs
+        self, in_features: int, features: int, stride: int, *, dtype: Any, **options: Any
     ) -> None:
-        self.conv = layers.conv(in_features, features, 1, stride=stride, dtype=dtype, rngs=rngs)
+        self.conv = layers.conv(in_features, features, 1, stride=stride, dtype=dtype, **options)
         self.norm = layers.BatchNorm(features, dtype=dtype)
 
     def __call__(

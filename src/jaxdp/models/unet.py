@@ -3,13 +3,15 @@ up-samples, and skips between them.
 
 It has three forms. `padding="valid"` is the paper's form. `padding="same"`, the default, is today's
 common form, with batch norm and an output as large as the image. `upsampling="resize"` is for
-image-to-image regression, with biases instead of batch norm and an up-sampling without weights.
+image-to-image regression, with biases instead of batch norm and an up-sampling without weights. The
+encoder may be a ResNet, for which there are trained weights.
 
 Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation,
 MICCAI 2015.
 """
 
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -19,8 +21,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp.models import initializers, layers, registry, resampling
+from jaxdp.models.resnet import Backbone
 
 _MOST_LEVELS = 12  # 2 to the power of 12 pixels become one in the deepest level
+# Depths of ResNets whose stem and stages halve the resolution five times.
+ENCODERS = {f"resnet{depth}": depth for depth in (18, 34, 50, 101, 152)}
+_ENCODER_LEVELS = 5
 
 
 @registry.register("unet")
@@ -33,69 +39,88 @@ class UNet(nnx.Module):
             channel.
         in_channels: channels of the images.
         rngs: source of the initial weights.
-        base_channels: channels at full resolution; they double with each pooling.
-        levels: number of poolings.
+        base_channels: channels at full resolution; they double with each pooling. With an
+            `encoder`, those of the decoder.
+        levels: number of poolings; None for 4, or for 5 with an `encoder`.
         upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear`
             (align-corners) or `resize` (half-pixel bilinear, to the size of the skip). With
             `bilinear` the deepest block and the end of each decoder block have half as many
             channels.
         padding: `same` or `valid`. With `valid`, the paper's form, every 3x3 convolution removes a
             pixel from each side, and skips are cropped.
+        encoder: `resnet18`, `resnet34`, `resnet50`, `resnet101` or `resnet152` for the stem and the
+            first `levels` - 1 stages of that ResNet, at most five levels. Then there is no skip at
+            full resolution, and `bilinear` does not halve the channels of a block. None for
+            convolutions like those of the decoder.
         dtype: format of the computation; parameters and outputs are float32.
 
     Raises:
-        ConfigError: for a keyword out of range, or valid padding with another up-sampling than
-            `transposed`.
+        ConfigError: for a keyword out of range, or valid padding with an encoder or with another
+            up-sampling than `transposed`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "regression")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a model's constructor
         self,
         *,
         num_classes: int,
         in_channels: int,
         rngs: nnx.Rngs,
         base_channels: int = 64,
-        levels: int = 4,
+        levels: int | None = None,
         upsampling: str = "transposed",
         padding: str = "same",
+        encoder: str | None = None,
         dtype: Any = jnp.float32,
     ) -> None:
         registry.require_count("base_channels", base_channels)
-        registry.require_count("levels", levels, maximum=_MOST_LEVELS)
+        registry.require_known("encoder", encoder, (None, *ENCODERS))
+        if levels is None:
+            levels = _ENCODER_LEVELS if encoder else 4
+        registry.require_count("levels", levels, _ENCODER_LEVELS if encoder else _MOST_LEVELS)
         registry.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
         registry.require_known("padding", padding, ("same", "valid"))
         possible = padding == "same" or upsampling == "transposed"
         remedy = "valid padding goes with transposed up-sampling; use it, or padding=same"
         registry.require(possible, "upsampling", upsampling, remedy)
+        remedy = "a ResNet as the encoder goes with padding=same"
+        registry.require(padding == "same" or encoder is None, "padding", padding, remedy)
         self.levels = levels
         self.upsampling = upsampling
         self.padding = padding
         self.dtype = dtype
 
         norm = padding == "same" and upsampling != "resize"
-        options: dict[str, Any] = {"kernel_init": initializers.he_normal_fan_in}
-        options |= {"dtype": dtype, "rngs": rngs, "local": True}  # for tiles of large images
+        options: dict[str, Any] = {"dtype": dtype, "rngs": rngs, "local": True}  # for tiles
+        he: dict[str, Any] = {"kernel_init": initializers.he_normal_fan_in}
         pixels = 1 if padding == "same" else 0
         block = functools.partial(
-            layers.ConvStack, batch_norm=norm, bias=not norm, padding=pixels, **options
+            layers.ConvStack, batch_norm=norm, bias=not norm, padding=pixels, **options, **he
         )
-        encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
-        self.encoder, self.up_convs = nnx.List([]), nnx.List([])
-        self.decoder = nnx.List([])
-        features = in_channels
-        for middle, out in encoder_widths:
-            self.encoder.append(block([features, middle, out]))
-            features = out
-        skips = [skip for _, skip in encoder_widths[-2::-1]]
+        self.up_convs, self.decoder = nnx.List([]), nnx.List([])
+        if encoder is not None:
+            self.encoder: Any = Backbone(
+                in_channels=in_channels, depth=ENCODERS[encoder], stages=levels - 1, **options
+            )
+            *halved, features = self.encoder.features
+            skips = [*halved[::-1], 0]
+            decoder_widths = [(base_channels * 2**level,) * 2 for level in range(levels)][::-1]
+        else:
+            encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
+            self.encoder = nnx.List([])
+            features = in_channels
+            for middle, out in encoder_widths:
+                self.encoder.append(block([features, middle, out]))
+                features = out
+            skips = [skip for _, skip in encoder_widths[-2::-1]]
         for (middle, out), skip in zip(decoder_widths, skips, strict=True):
             if upsampling == "transposed":
-                self.up_convs.append(UpConv(features, skip, dtype=dtype, rngs=rngs))
-                features = skip
+                self.up_convs.append(UpConv(features, out, dtype=dtype, rngs=rngs))
+                features = out
             self.decoder.append(block([skip + features, middle, out]))
             features = out
-        self.head = layers.conv(features, num_classes, 1, bias=True, **options)
+        self.head = layers.conv(features, num_classes, 1, bias=True, **options, **he)
 
     def __call__(
         self,
@@ -121,19 +146,31 @@ class UNet(nnx.Module):
             )
             registry.require(min(height, width) >= smallest, "levels", self.levels, remedy)
         x = images.astype(self.dtype)
-        skips = []
-        for block in self.encoder[:-1]:
-            x = layers.run_blocks(self, [block], x)
+        skips: list[Any] = [x[..., :0]] if self._has_backbone else []
+        for before, blocks in self._encoder_parts():
+            x = layers.run_blocks(self, blocks, before(x))
             skips.append(x)
-            x = resampling.max_pool(x)
-        x = layers.run_blocks(self, [self.encoder[-1]], x)
+        x = skips.pop()
         for index, block in enumerate(self.decoder):
             skip = skips.pop()
             up = self._upsample(x, index, skip.shape[1:3])
             if self.padding == "valid":
                 skip = resampling.center_crop(skip, up)
-            x = layers.run_blocks(self, [block], jnp.concatenate([skip, up], -1))
+            joined = jnp.concatenate([skip, up], -1) if skip.shape[-1] else up
+            x = layers.run_blocks(self, [block], joined)
         return layers.float32_or_wider(self.head(x))
+
+    @property
+    def _has_backbone(self) -> bool:
+        return isinstance(self.encoder, Backbone)
+
+    def _encoder_parts(self) -> Iterator[tuple[Callable[[Array], Array], list[Any]]]:
+        """Yields for each resolution a function that comes first, and the blocks after it."""
+        if self._has_backbone:
+            yield from self.encoder.parts()
+            return
+        for index, block in enumerate(self.encoder):
+            yield (resampling.max_pool if index else lambda x: x), [block]
 
     def _upsample(self, x: Array, index: int, size: tuple[int, int]) -> Array:
         height, width = x.shape[1:3]
@@ -146,6 +183,8 @@ class UNet(nnx.Module):
         )
         if self.padding == "valid":
             return x
+        if self._has_backbone:  # it rounds up, so a row or column may be left over
+            return x[:, : size[0], : size[1]]
         # Pads with zeros around the centre, with an odd row or column at the bottom or the right.
         # A count is negative only if the skip is a single pixel, which pooling did not change.
         missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
