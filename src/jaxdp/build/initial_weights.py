@@ -232,7 +232,7 @@ def _of_run(
     return f"step {step} of {run.path}", arrays, description.names
 
 
-def _as_encoder(found: dict[str, np.ndarray], expected: Shapes) -> dict[str, np.ndarray]:
+def _as_encoder(found: Mapping[str, Any], expected: Shapes) -> Mapping[str, Any]:
     """Returns arrays of a ResNet by the names that they have in the encoder of a U-Net, and any
     other arrays as they are.
     """
