@@ -1,6 +1,5 @@
 """Weights of a ResNet by name become the encoder of a U-Net."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -8,49 +7,30 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import timm_layout
 from example_files import noise
 from flax import nnx
 
 import jaxdp
-from jaxdp import models
 from jaxdp.build import pretrained
 from jaxdp.errors import ConfigError
-from jaxdp.models.reference_weights import reference_names
 from jaxdp.step.state import array_name
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-PREPARED = {"input_size": [3, 224, 224], "interpolation": "bicubic", "crop_pct": 0.95, **IMAGENET}
 SMALL: dict[str, Any] = {"devices": 1, "global_batch_size": 2, "progress": False}
 
 
 @pytest.fixture(scope="module")
 def resnet() -> dict[str, np.ndarray]:
     """Random arrays of a ResNet 18 by our names."""
-    model = models.create("resnet", num_classes=5, in_channels=3, rngs=nnx.Rngs(1), depth=18)
-    tree = nnx.to_pure_dict(nnx.state(model, (nnx.Param, nnx.BatchStat)))
-    random = np.random.default_rng(0)
-    return {
-        array_name(path): random.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
-        * (np.asarray(leaf) if leaf.ndim > 1 else 1)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    return timm_layout.random_arrays()
 
 
 def write(arrays: dict[str, np.ndarray]) -> str:
     """Writes the arrays as timm writes those of its resnet18, and returns the folder."""
-    model = nnx.eval_shape(
-        lambda: models.create("resnet", num_classes=5, in_channels=3, rngs=nnx.Rngs(0), depth=18)
-    )
-    theirs = {
-        name: np.transpose(arrays["/".join(map(str, place.path))], np.argsort(place.axes)).copy()
-        for name, place in reference_names(model).items()
-    }
-    folder = pathlib.Path("weights")
-    folder.mkdir()
-    content = {"architecture": "resnet18", "num_classes": 5, "pretrained_cfg": PREPARED}
-    (folder / "config.json").write_text(json.dumps(content))
-    safetensors.numpy.save_file(theirs, folder / "model.safetensors")
+    pathlib.Path("weights").mkdir()
+    for name, content in timm_layout.files(arrays).items():
+        pathlib.Path("weights", name).write_bytes(content)
     return "weights"
 
 

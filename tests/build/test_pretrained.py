@@ -192,6 +192,20 @@ def test_another_fit_prepares_images_in_the_same_way() -> None:
     assert str(fit) == "resize_crop:24/25:bicubic"
 
 
+def test_grey_photos_become_red_green_and_blue() -> None:
+    photos = {
+        f"photos/{label}/{number}.png": noise(number, 30, 30)
+        for label in "ab"
+        for number in range(8)
+    }
+    data, weights = f"folder:{write_images(photos) / 'photos'}", write(layout())
+    trainer = jaxdp.Trainer(data=data, init_from=weights, **SMALL)
+    assert trainer.config.channels == 3
+    assert trainer.setup.dataset.image_shape[2] == 3
+    with pytest.raises(ConfigError, match="red, green and blue, and the images have 1 channel"):
+        _ = jaxdp.Trainer(data=data, init_from=weights, channels=1, **SMALL).setup
+
+
 def test_an_object_of_photos_is_augmented_as_by_name() -> None:
     data = jaxdp.data.from_folder(folder_of_photos())
     trainer = jaxdp.Trainer(data=data, init_from=write(layout()), **SMALL)

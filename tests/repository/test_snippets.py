@@ -5,6 +5,7 @@ So do the tutorials, from files to predictions, with their commands, and the com
 several processes.
 """
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -13,6 +14,8 @@ import subprocess
 import sys
 
 import pytest
+import timm_layout
+from hub_server import Hub, serving
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,6 +31,7 @@ LEFT = {
     ],
     "loop": ["checkpoints/44/_CHECKPOINT_METADATA", "checksums/44.json"],
     "photos": ["run/plots/confusion.png", "classes.csv"],
+    "pretrained": ["run/config.yaml", "classes.csv", "repository/model.safetensors"],
     "notebook": ["digits-run/config.yaml"],
     "devices": ["run/summary.json", "eight/config.yaml", "job.sh"],
 }
@@ -70,9 +74,29 @@ def test_python_runs_as_printed(page: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_tutorials_lead_from_files_to_predictions(page: pathlib.Path) -> None:
+def test_tutorials_lead_from_files_to_predictions(
+    page: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = parts(page)
+    with contextlib.ExitStack() as stack:
+        if page.stem == "pretrained":
+            content = parts(page.with_name("photos.md"))[:1] + content
+            files = timm_layout.files(timm_layout.random_arrays())
+            hub = Hub({("timm/resnet18.a1_in1k", name): each for name, each in files.items()})
+            monkeypatch.setenv("HF_ENDPOINT", stack.enter_context(serving(hub)).address)
+            monkeypatch.setenv("HF_HUB_CACHE", "cache")
+        said = said_by(content)
+    for path in LEFT[page.stem]:
+        assert pathlib.Path(path).is_file(), path
+    if page.stem == "devices":  # it was stopped in between, and went on
+        assert "exit code 75" in said
+        assert '"resumed"' in pathlib.Path("run/history.jsonl").read_text()
+
+
+def said_by(content: list[tuple[str, str]]) -> str:
+    """Runs code and commands, and returns what they print."""
     said = ""
-    for language, group in itertools.groupby(parts(page), key=lambda part: part[0]):
+    for language, group in itertools.groupby(content, key=lambda part: part[0]):
         code = [text for _, text in group]
         words = (
             [sys.executable, "-c", "\n".join(code)]
@@ -80,11 +104,7 @@ def test_tutorials_lead_from_files_to_predictions(page: pathlib.Path) -> None:
             else ["bash", "-c", "\n".join(map(script, code))]
         )
         said += run(*words)
-    for path in LEFT[page.stem]:
-        assert pathlib.Path(path).is_file(), path
-    if page.stem == "devices":  # it was stopped in between, and went on
-        assert "exit code 75" in said
-        assert '"resumed"' in pathlib.Path("run/history.jsonl").read_text()
+    return said
 
 
 def test_every_tutorial_is_run() -> None:

@@ -5,7 +5,7 @@ import pathlib
 import re
 from typing import Any
 
-from jaxdp.data.hub_tables import without_secrets
+from jaxdp.data.hub_tables import waiting_for_hub, without_secrets
 from jaxdp.errors import ConfigError
 from jaxdp.inference.hub_layout import CONFIG, WEIGHTS
 from jaxdp.text.console import say
@@ -80,7 +80,8 @@ def _fetch(path: str, repository: str, revision: str | None, file: str, size: st
     """Returns a file of a repository in the cache of the hub, fetched if necessary."""
     library, errors = _library(path), _library(path, ".errors")
     try:
-        return pathlib.Path(library.hf_hub_download(repository, file, revision=revision))
+        with waiting_for_hub(path):
+            return pathlib.Path(library.hf_hub_download(repository, file, revision=revision))
     except errors.GatedRepoError as error:
         remedy = "asks for consent to its terms on its page, and for a token: hf auth login"
         raise ConfigError("init_from", path, remedy) from error

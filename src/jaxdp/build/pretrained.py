@@ -183,7 +183,7 @@ def with_pretrained(config: TrainConfig) -> TrainConfig:
         return config
     if saved := _saved(config):
         defaults = TrainConfig()
-        names = ("model", "model_kwargs", "normalize", "image_size")
+        names = ("model", "model_kwargs", "normalize", "image_size", "channels")
         return config.replace(
             **{
                 name: getattr(saved, name)
@@ -222,6 +222,9 @@ def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
     # A U-Net sees images as large as they are.
     if config.image_size is None and not as_encoder and found.image_size is not None:
         decided["image_size"] = found.image_size
+    converts = (config.dataset or "").startswith(("folder:", "hf:"))
+    if config.channels is None and converts and found.facts:
+        decided["channels"] = found.facts["input_size"][0]
     return decided
 
 

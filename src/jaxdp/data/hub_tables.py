@@ -1,8 +1,10 @@
 """Opens datasets of the Hugging Face hub, and folders of its libraries, as tables."""
 
+import contextlib
 import importlib
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ _SECRETS = (
     (re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{6,}"), r"\1_..."),
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s'\",]+"), r"\1 ..."),
 )
+_PATIENCE = 3.0  # seconds
 _NETWORK = ("httpx", "httpx2", "requests", "urllib3")  # libraries with errors of a connection
 
 
@@ -36,6 +39,25 @@ def import_library(request: Request) -> Any:
         hidden = f"{place} is imported as datasets; rename it if the library is installed"
         raise request.error(f"needs Hugging Face's datasets: pip install '.[hub]'; {hidden}")
     return library
+
+
+@contextlib.contextmanager
+def waiting_for_hub(name: str) -> Iterator[None]:
+    """Prints one line if an answer takes long, instead of the library's two for each try.
+
+    Without a network, the library tries for half a minute.
+    """
+    logging: Any = importlib.import_module("huggingface_hub.utils.logging")
+    timer = threading.Timer(_PATIENCE, say, (f"note: {name}: waiting for the hub",))
+    timer.daemon = True
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        logging.set_verbosity(before)
 
 
 def open_tables(request: Request, library: Any) -> dict[str, Any]:
@@ -58,7 +80,9 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
         raise request.error("there is no such folder")
     try:
         try:
-            return _prepared(request, library, place, configuration)
+            wait = waiting_for_hub if place == name else contextlib.nullcontext
+            with wait(str(request.config.dataset)):
+                return _prepared(request, library, place, configuration)
         except Exception as error:
             cached = _downloaded(name) if _is_unreachable(error) else None
             if cached is None:

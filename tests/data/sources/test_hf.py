@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import logging
 import pathlib
 import re
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 import urllib.parse
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ import jaxdp
 from jaxdp.callbacks.progress import Progress
 from jaxdp.config import DataConfig
 from jaxdp.config.values import Columns
+from jaxdp.data import hub_tables
 from jaxdp.data.hub_columns import find_columns
 from jaxdp.data.request import Request
 from jaxdp.data.sources import Dataset, hf, open_dataset
@@ -852,3 +855,19 @@ def test_a_loaded_run_evaluates_the_columns_of_its_dataset_object() -> None:
     assert str(result.config.columns) == "label=n"
     result.save("run")
     assert jaxdp.load("run").evaluate(split="test") == result.evaluate(split="test")
+
+
+def test_waiting_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Instead of the library's two lines for each of six tries."""
+    logger = huggingface_hub.utils.logging.get_logger("huggingface_hub.tries")
+    monkeypatch.setattr(hub_tables, "_PATIENCE", 0.01)
+    with hub_tables.waiting_for_hub("hf:owner/pets"):
+        assert not logger.isEnabledFor(logging.WARNING)
+        time.sleep(0.2)
+    monkeypatch.setattr(hub_tables, "_PATIENCE", 60)
+    with hub_tables.waiting_for_hub("hf:owner/dogs"):
+        pass
+    assert capsys.readouterr().err == "note: hf:owner/pets: waiting for the hub\n"
+    assert logger.isEnabledFor(logging.WARNING)
