@@ -6,7 +6,7 @@ from typing import Literal
 
 from jaxdp.cli.command_line import command
 from jaxdp.config import AveragedConfig, ShardingConfig, setting, settings_group
-from jaxdp.config.values import MaskValues
+from jaxdp.config.values import Columns, MaskValues
 
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
@@ -35,6 +35,11 @@ class EvaluateConfig(AveragedConfig, ShardingConfig):
         as in training)""",
         metavar="VALUE,VALUE,...|binary",
     )
+    columns: Columns | None = setting(
+        None,
+        """columns of other data of hf:NAME, as for jaxdp.train (default: as in training)""",
+        metavar="image=NAME,label=NAME|mask=NAME",
+    )
     on_bad_example: Literal["error", "skip"] | None = setting(
         None,
         """what to do with an example that cannot be used: stop, or leave it out (default: as in
@@ -56,7 +61,7 @@ def main(asked: EvaluateConfig) -> int:
         deterministic=asked.deterministic,
     )
     given = asked.part(ShardingConfig).flat()
-    for name in ("data_dir", "mask_values", "on_bad_example"):
+    for name in ("data_dir", "mask_values", "columns", "on_bad_example"):
         if (value := getattr(asked, name)) is not None:
             given[name] = value
     result.config = result.config.replace(**given)

@@ -291,6 +291,27 @@ def test_loaded_by_name_it_predicts_the_classes_of_the_weights() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tag", "classes", "named"),
+    [("a1_in1k", 1000, True), ("bamboo", 1000, False), ("a1_in1k", 5, False)],
+)
+def test_classes_of_imagenet_have_names(tag: str, classes: int, named: bool) -> None:
+    files = layout(tag=tag)
+    content = json.loads(files["config.json"]) | {"num_classes": classes}
+    found = pretrained.find(write(files | {"config.json": json.dumps(content).encode()}))
+    assert found is not None
+    assert len(found.class_names) == (1000 if named else 0)
+    if named:
+        known = {
+            0: "tench",
+            281: "tabby",
+            517: "crane",
+            639: "maillot tank suit",
+            999: "toilet tissue",
+        }
+        assert {number: found.class_names[number] for number in known} == known
+
+
+@pytest.mark.parametrize(
     ("facts", "problem"),
     [
         ({"mean": [0.5, 0.5, 0.5]}, "which are not ImageNet's"),

@@ -77,6 +77,18 @@ def test_the_encoder_of_a_unet_has_timms_features(name: str) -> None:
         np.testing.assert_allclose(x, wanted, atol=1e-5 * max(1, np.abs(wanted).max()))
 
 
+def test_classes_of_imagenet_have_timms_names() -> None:
+    """The first of each class, and another one where two classes have the same."""
+    model = timm.create_model("resnet18.a1_in1k", pretrained=False)
+    write(model, "weights")
+    names = jaxdp.load("weights").description.class_names
+    info = timm.data.ImageNetInfo()
+    firsts = [info.index_to_description(number).split(", ")[0] for number in range(1000)]
+    others = {ours for ours, first in zip(names, firsts, strict=True) if ours != first}
+    assert others == {"crane bird", "maillot tank suit"}
+    assert all(firsts.count(first) == 1 for first in firsts if first not in ("crane", "maillot"))
+
+
 @pytest.mark.parametrize("size", [(300, 400), (500, 333), (224, 224), (90, 120)])
 @pytest.mark.parametrize("tag", ["resnet18.a1_in1k", "resnet18.tv_in1k", "resnet50.ram_in1k"])
 def test_images_are_prepared_as_timm_prepares_them(tag: str, size: tuple[int, int]) -> None:

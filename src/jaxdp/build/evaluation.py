@@ -122,8 +122,12 @@ def _settings_of(config: TrainConfig, description: Description, name: str) -> Da
     if description.answer == "classification" and config.image_size is None:
         changes["image_size"] = f"{height}x{width}"
     can_convert = description.dtype == "uint8" and channels in (1, 3, 4)
-    if name.startswith(("folder:", "hf:")) and can_convert:
+    if not name.startswith(("folder:", "hf:")):  # which others refuse
+        changes["channels"] = None
+    elif can_convert:
         changes["channels"] = channels
     if not name.startswith("hf:"):
         changes["columns"] = None
+    if not name.startswith("folder:"):
+        changes["tiff"] = None
     return config.replace(**changes)

@@ -34,6 +34,9 @@ _BROKEN = (
     *(ValueError, TypeError, KeyError, AttributeError),
     *(ArithmeticError, RecursionError),
 )
+# The names of ImageNet's 1,000 classes, the first of WordNet's each, and the end of tags of weights
+# that were last trained on them.
+_IMAGENET, _OF_IMAGENET = pathlib.Path(__file__).with_name("imagenet.txt"), "in1k"
 _LARGEST = 16384  # side of an image
 _CLOSE = 1e-3  # relative difference of means and deviations that are written with four digits
 
@@ -328,6 +331,9 @@ def _read(path: str, source: str, content: Mapping[str, Any], weights: pathlib.P
     descriptions = content.get("label_descriptions") or {}
     labels = content.get("label_names") or ()
     names = tuple(printable(str(descriptions.get(label, label))) for label in labels)
+    tag = str((content.get("pretrained_cfg") or content).get("tag"))
+    if not names and tag.endswith(_OF_IMAGENET):
+        names = tuple(_IMAGENET.read_text().splitlines())
     return Pretrained(
         source,
         weights,

@@ -33,6 +33,7 @@ from PIL import Image
 from runs import assert_same_run, run_train, summary
 
 import jaxdp
+from jaxdp import evaluate
 from jaxdp.callbacks.progress import Progress
 from jaxdp.config import DataConfig
 from jaxdp.config.values import Columns
@@ -855,6 +856,30 @@ def test_a_loaded_run_evaluates_the_columns_of_its_dataset_object() -> None:
     assert str(result.config.columns) == "label=n"
     result.save("run")
     assert jaxdp.load("run").evaluate(split="test") == result.evaluate(split="test")
+
+
+def test_other_data_have_columns_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    features = datasets.Features({**CLASSES, "n": datasets.Value("int64")})
+    rows = [{**row, "n": index // 2 % 2} for index, row in enumerate(examples(12, channels=1))]
+    first = write({"train": rows, "test": rows[:6]}, features)
+    small: dict[str, Any] = {"steps": 1, "devices": 1, "progress": False, "run_dir": "run"}
+    result = jaxdp.Trainer("cnn", data=first, columns="label=n", channels=3, **small).fit()
+
+    def found(*words: str) -> dict[str, float]:
+        assert evaluate.main(["run", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    renamed = [{"photo": row["image"], "label": row["label"], "kind": row["n"]} for row in rows]
+    others = Features({"photo": ImageColumn(), "label": CLASSES["label"], "kind": Value("int64")})
+    second = write({"test": renamed}, others, folder="second")
+    expected = found("--dataset", first, "--split", "train")
+    answer = found("--dataset", second, "--columns", "image=photo,label=kind")
+    assert answer["loss"] == pytest.approx(expected["loss"])
+    # Other sources have neither columns nor a choice of channels.
+    images, labels = noise(5, 4, 6, 5, 3), np.arange(4) % 2
+    np.savez("x.npz", images=images, labels=labels)
+    arrays = result.evaluate(images, labels, split="all")
+    assert found("--dataset", "npz:x.npz")["loss"] == pytest.approx(arrays["loss"])
 
 
 def test_waiting_is_one_line(
