@@ -67,8 +67,9 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
         ConfigError: if it cannot be found, downloaded or read.
     """
     name, _, configuration = request.argument.partition(":")
+    name, _, revision = name.partition("@")
     if Path(request.argument).expanduser().is_dir():
-        name, configuration = request.argument, ""
+        name, configuration, revision = request.argument, "", ""
     place, folder = name, Path(name).expanduser()
     if folder.is_dir():
         if not name.startswith((".", "~", "/")):
@@ -82,9 +83,9 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
         try:
             wait = waiting_for_hub if place == name else contextlib.nullcontext
             with wait(str(request.config.dataset)):
-                return _prepared(request, library, place, configuration)
+                return _prepared(request, library, place, configuration, revision)
         except Exception as error:
-            cached = _downloaded(name) if _is_unreachable(error) else None
+            cached = _downloaded(name, revision) if _is_unreachable(error) else None
             if cached is None:
                 raise
             say(f"note: {request.config.dataset}: the hub cannot be reached; read from {cached}")
@@ -93,7 +94,7 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
         raise
     except Exception as error:  # a network, a server, a disk or any exception of a builder
         # The cause is not chained, because it may hold a signed address.
-        raise request.error(_remedy(error, name)) from None
+        raise request.error(_remedy(error, name, revision)) from None
 
 
 def _saved(request: Request, library: Any, folder: Path, configuration: str) -> dict[str, Any]:
@@ -111,25 +112,34 @@ def _saved(request: Request, library: Any, folder: Path, configuration: str) -> 
     return {str(split): table for split, table in saved.items()}
 
 
-def _prepared(request: Request, library: Any, name: str, configuration: str) -> dict[str, Any]:
+def _prepared(
+    request: Request, library: Any, name: str, configuration: str, revision: str = ""
+) -> dict[str, Any]:
     """Returns the tables of a dataset of the hub, or of a folder in its layout."""
     cache = request.config.data_dir and str(Path(request.config.data_dir).expanduser())
-    builder = library.load_dataset_builder(name, configuration or None, cache_dir=cache)
+    builder = library.load_dataset_builder(
+        name, configuration or None, revision=revision or None, cache_dir=cache
+    )
+    # Without a network, datasets 5.2 takes the tables that were prepared last, of any revision.
+    is_cached = type(builder).__module__.endswith(".cache")
+    if is_cached and revision not in ("", builder.hash):
+        raise ConnectionError(f"its tables are of revision {builder.hash}, not {revision}")
     if builder.info.features:
         find_columns(request, builder.info.features)  # before a useless download
     builder.download_and_prepare()
     return {str(split): table for split, table in builder.as_dataset().items()}
 
 
-def _downloaded(name: str) -> str | None:
+def _downloaded(name: str, revision: str) -> str | None:
     """Returns the folder in which `hf download` has put all files of a dataset, if there is one.
 
     A folder of which no list of files is known may be a part of a dataset only, and does not count.
     """
     try:
         hub: Any = importlib.import_module("huggingface_hub")
-        hub.get_cached_repo_tree(name, repo_type="dataset")
-        return hub.snapshot_download(name, repo_type="dataset", local_files_only=True)
+        asked = {"repo_type": "dataset", "revision": revision or None}
+        hub.get_cached_repo_tree(name, **asked)
+        return hub.snapshot_download(name, **asked, local_files_only=True)
     except Exception:  # it is not there, not complete, or the library is older
         return None
 
@@ -155,10 +165,10 @@ def _is_unreachable(error: BaseException) -> bool:
     )
 
 
-def _remedy(error: Exception, name: str) -> str:
+def _remedy(error: Exception, name: str, revision: str) -> str:
     """Returns why a dataset cannot be read and what to do, in one line without secrets."""
     text, kind = _shown(error), type(error).__name__
-    fetch = f"hf download --repo-type dataset {name}"
+    fetch = f"hf download --repo-type dataset {name}" + f" --revision {revision}" * bool(revision)
     listed = re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*?)\]", text)
     known = re.findall("'([^']*)'", listed[1]) if listed else []
     if known:

@@ -747,6 +747,21 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_then_read_without_a_network
         opened("hf:owner/pets", data_dir="elsewhere")
 
 
+def test_a_revision_is_never_another_one(hub: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network, datasets 5.2 itself would take the tables that were prepared last."""
+    dataset = opened(f"hf:owner/pets@{COMMIT}")
+    assert any(f"/resolve/{COMMIT}/" in path for path in hub)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    again = opened(f"hf:owner/pets@{COMMIT}:default")
+    assert_array_equal(read(again.train)["images"], read(dataset.train)["images"])
+    for other in ("d" * 40, "v1"):
+        with refused(
+            rf"its tables are of revision {COMMIT}, not {other}\); where there is a network, run hf"
+            rf" download --repo-type dataset owner/pets --revision {other}"
+        ):
+            opened(f"hf:owner/pets@{other}")
+
+
 def test_what_hf_download_has_fetched_is_read_without_a_network(
     hub: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
