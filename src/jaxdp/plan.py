@@ -87,8 +87,11 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
         )
     else:
         platform.describe_only()
+    from jaxdp.build.pretrained import with_pretrained
     from jaxdp.build.setup import create_setup
 
+    if target is None:  # otherwise, the setup is one of training
+        config = with_pretrained(config)
     if config.global_batch_size == "auto":  # the plan shows it
         config = config.replace(global_batch_size=None)
     # As if not training, because the planned batches need not be the configured batch.

@@ -1,6 +1,8 @@
 """Weights of a ResNet by name become the encoder of a U-Net."""
 
+import json
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -9,9 +11,11 @@ import pytest
 import safetensors.numpy
 import timm_layout
 from example_files import noise
+from example_files import write as write_images
 from flax import nnx
 
 import jaxdp
+from jaxdp import models, plan
 from jaxdp.build import pretrained
 from jaxdp.errors import ConfigError
 from jaxdp.step.state import array_name
@@ -100,6 +104,105 @@ def test_large_images_are_cropped_as_without_weights(resnet: dict[str, np.ndarra
     without = unet(data).setup.config
     assert with_weights.augment == without.augment
     assert with_weights.model_kwargs == {**without.model_kwargs, "encoder": "resnet18"}
+
+
+def folder_of_images(side: int) -> str:
+    """Writes grey images with masks, and returns the name of the dataset."""
+    files = {}
+    for number in range(4):
+        files[f"set/images/{number}.png"] = noise(number, side, side + 10)
+        files[f"set/masks/{number}.png"] = noise(number, side, side + 10) // 128
+    return f"folder:{write_images(files) / 'set'}"
+
+
+@pytest.mark.parametrize(
+    ("side", "kwargs", "gone"),
+    [(150, {}, False), (30, {"base_channels": 4, "levels": 2}, True)],
+    ids=["crops", "own keywords, and the weights are gone"],
+)
+def test_the_same_settings_continue_a_run(
+    resnet: dict[str, np.ndarray], side: int, kwargs: dict[str, Any], gone: bool
+) -> None:
+    folder, data = write(resnet), folder_of_images(side)
+    settings: dict[str, Any] = {"data": data, "init_from": folder, "model_kwargs": kwargs}
+    before = jaxdp.Trainer("unet", run_dir="run", **settings, **SMALL).fit(steps=1)
+    assert before.config.channels == 3
+    if gone:
+        shutil.rmtree(folder)
+    config = jaxdp.Trainer("unet", run_dir="run", **settings, **SMALL).setup.config
+    for name in ("model_kwargs", "augment", "normalize", "channels"):
+        assert getattr(config, name) == getattr(before.config, name), name
+
+
+def test_a_plan_is_of_the_model_that_trains(
+    resnet: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = f"--model unet --init-from {write(resnet)} --dataset {folder_of_images(30)} --json"
+    assert plan.main([*flags.split(), "--model-kwargs", "base_channels=4"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    kwargs = {"encoder": "resnet18", "base_channels": 4}
+    made = nnx.eval_shape(
+        lambda: models.create("unet", num_classes=2, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    )
+    assert planned["parameters"] == models.parameter_count(made)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"model_kwargs": {"encoder": "resnet34"}}, "weights is for encoder=resnet18"),
+        ({"model": "resnet", "model_kwargs": {"depth": 34}}, "weights is for depth=18"),
+        (
+            {"init_from": "weights/model.safetensors"},
+            "has weights of a ResNet; give model_kwargs=encoder=resnet18",
+        ),
+    ],
+)
+def test_what_contradicts_the_weights_is_one_line(
+    resnet: dict[str, np.ndarray], settings: dict[str, Any], problem: str
+) -> None:
+    given = {"model": "unet", "data": dense_images(), "init_from": write(resnet)} | settings
+    if given["model"] == "resnet":
+        given["data"] = jaxdp.data.from_arrays(noise(1, 8, 8, 8, 3), np.arange(8) % 2)
+    with pytest.raises(ConfigError, match=problem):
+        _ = jaxdp.Trainer(**given, **SMALL).setup.initial.weights
+
+
+def test_a_deeper_network_is_not_cut_short(resnet: dict[str, np.ndarray]) -> None:
+    """By PyTorch's names, all arrays of the shallower one would be found in it."""
+    folder = pathlib.Path(write(resnet))
+    state = safetensors.numpy.load_file(folder / "model.safetensors")
+    more = {name.replace("layer1.1", "layer1.2"): each for name, each in state.items()}
+    safetensors.numpy.save_file(state | more, "deeper.safetensors")
+    kwargs = {"encoder": "resnet18", "base_channels": 4, "levels": 3}
+    with pytest.raises(ConfigError, match="layer1 has more blocks in it than in the model"):
+        _ = unet(dense_images(), init_from="deeper.safetensors", model_kwargs=kwargs).setup
+    # Whole stages may be left out.
+    known = unet(dense_images(), init_from=str(folder), model_kwargs=kwargs).setup.initial.weights
+    assert known is not None
+    assert any(name.startswith("layer3") for name in known.skipped)
+
+
+def test_a_dataset_object_keeps_its_channels(
+    resnet: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = jaxdp.data.load(folder_of_images(30))
+    with pytest.raises(ConfigError, match="have 1 channels; open a folder with channels=3"):
+        _ = unet(data, init_from=write(resnet)).setup
+    assert "channels=3" not in capsys.readouterr().err
+
+
+def test_datasets_of_small_images_do_not_cut_an_encoder_short() -> None:
+    config = unet("digits-denoise", model_kwargs={"encoder": "resnet18"}).setup.config
+    assert config.model_kwargs == {"encoder": "resnet18", "base_channels": 16}
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"depth": 18, "dropout": 0.1}, {"depth": 18, "stem": "imagenet", "width": 64}]
+)
+def test_what_is_no_part_of_an_encoder_does_not_matter(kwargs: dict[str, Any]) -> None:
+    found = pretrained.Pretrained("hf://a/b", pathlib.Path("f"), "resnet", kwargs, {}, 5, ())
+    assert pretrained._encoder(found) == {"encoder": "resnet18"}
 
 
 @pytest.mark.parametrize("kwargs", [{"depth": 20}, {"depth": 18, "stem": "cifar"}])

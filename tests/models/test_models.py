@@ -203,6 +203,9 @@ def test_creating_it_does_not_compile_per_shape(
         ("unet", {"levels": 0}, "levels=0: must be a whole number of at least 1"),
         ("unet", {"upsampling": "nearest"}, "known: transposed, bilinear, resize"),
         ("unet", {"padding": "reflect"}, "known: same, valid"),
+        ("unet", {"encoder": "vgg16"}, "known: resnet18, resnet34"),
+        ("unet", {"encoder": "resnet18", "levels": 6}, "levels=6: must be at most 5"),
+        ("unet", {"encoder": "resnet18", "padding": "valid"}, "goes with padding=same"),
         ("unet", {"padding": "valid", "upsampling": "bilinear"}, "padding=same"),
     ],
 )

@@ -70,8 +70,8 @@ def _normalized_as_imagenet(dataset: Dataset) -> Dataset:
     channels = dataset.image_shape[-1]
     if channels != 3:
         remedy = (
-            f"is of red, green and blue, and the images have {channels} channels; give"
-            f" {flag('channels', 3)} for a folder, or leave it out; weights by name set it"
+            f"is of red, green and blue, and the images have {channels} channels; open a folder"
+            f" with {flag('channels', 3)}, or repeat the channel of other images"
         )
         raise ConfigError("normalize", "imagenet", remedy)
     return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)

@@ -37,6 +37,8 @@ _NORMALIZATION = (
 _HEAD = "note: the head is also loaded, as if the classes were the same: no names tell them apart"
 # Where a U-Net has the arrays of a ResNet, and its own.
 _ENCODER, _DECODER, _STEM = "encoder/", "decoder/", "encoder/stem_conv/kernel"
+_OF_RESNET = {"stem_conv/kernel", "layer1.0.conv1.weight"}
+_BLOCK = re.compile(r"(layer\d+)\.\d+\.")  # of torchvision's ResNets
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -119,6 +121,9 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, inputs: Inputs) -
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
         else:
             found, note = _of_file(path, expected, config, dataset, inputs)
+        if config.model == "unet" and _STEM not in expected and _OF_RESNET & found.keys():
+            depth = flag("model_kwargs", {"encoder": "resnet18"})
+            raise ConfigError("", path, f"has weights of a ResNet; give {depth}, with its depth")
         found = _as_encoder(found, expected)
         heads = _heads(config, dataset, inputs, expected)
         if _STEM in found and not any(name.startswith(_DECODER) for name in found):
@@ -264,8 +269,19 @@ def _of_file(
             found["/".join(map(str, place.path))] = in_our_order(array, place)
         else:
             found[name] = array
+    _refuse_deeper(path, bare, places)
     likely = not bare.keys().isdisjoint(_OF_TORCHVISION) and dataset.image_shape[-1] == 3
     return found, _NORMALIZATION if likely and config.normalize != "imagenet" else ""
+
+
+def _refuse_deeper(path: str, state: Mapping[str, Any], places: Mapping[str, Any]) -> None:
+    """Raises ConfigError if a stage has more blocks in a PyTorch state than in the model."""
+    stages = {name.partition(".")[0] for name in places if _BLOCK.match(name)}
+    for name in state:
+        block = _BLOCK.match(name)
+        if block and block[1] in stages and not any(each.startswith(block[0]) for each in places):
+            remedy = f"{block[1]} has more blocks in it than in the model, which is less deep"
+            raise ConfigError("", path, remedy)
 
 
 def _heads(config: TrainConfig, dataset: Any, inputs: Inputs, expected: Shapes) -> set[str]:

@@ -126,6 +126,14 @@ class Pretrained:
         return "imagenet"
 
     @property
+    def channels(self) -> int | None:
+        """Number of channels to which images are converted; None if they stay as they are."""
+        if self.own is None:
+            return self.facts["input_size"][0]
+        is_colour = self.own.description.image_shape[-1] == 3
+        return self.own.settings.channels or (3 if is_colour else None)
+
+    @property
     def image_size(self) -> str | None:
         """The value of `--image-size` that prepares images in the same way, as timm's
         `create_transform` does for evaluation. None if images had no other size.
@@ -176,28 +184,30 @@ def _of_hub(path: str) -> Pretrained:
     return _described(path, f"{path} (revision {config.parent.name[:12]})", config, weights)
 
 
-def with_pretrained(config: TrainConfig) -> TrainConfig:
+def with_pretrained(config: TrainConfig, *, is_open: bool = False) -> TrainConfig:
     """Returns the settings with the model of the weights by name, and the preparation of their
     images, where they are not given. Prints them.
 
     A run that continues keeps its own.
+
+    Args:
+        is_open: whether the dataset was given as an object, which has its channels.
     """
     if config.init_from is None:
         return config
     if saved := _saved(config):
         defaults = TrainConfig()
-        names = ("model", "model_kwargs", "normalize", "image_size", "channels")
-        return config.replace(
-            **{
-                name: getattr(saved, name)
-                for name in names
-                if getattr(config, name) == getattr(defaults, name)
-            }
-        )
+        names = ("model", "normalize", "image_size", "channels")
+        kept: dict[str, Any] = {
+            name: getattr(saved, name)
+            for name in names
+            if getattr(config, name) == getattr(defaults, name)
+        }
+        return config.replace(**kept, model_kwargs={**saved.model_kwargs, **config.model_kwargs})
     found = find(config.init_from)
     if found is None:
         return config
-    decided = _decided(config, found)
+    decided = _decided(config, found, is_open)
     if decided:
         words = " ".join(flag(name, value) for name, value in decided.items())
         say(f"note: {found.source}: {words}")
@@ -207,17 +217,24 @@ def with_pretrained(config: TrainConfig) -> TrainConfig:
     return config if size is None else config.fill(image_size=size)
 
 
-def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
+def _decided(config: TrainConfig, found: Pretrained, is_open: bool) -> dict[str, Any]:
     """Returns the settings that weights decide, because they have their defaults."""
     decided: dict[str, Any] = {}
     defaults = TrainConfig()
     as_encoder = config.model == "unet" and found.model == "resnet"
     if config.model not in (found.model, defaults.model) and not as_encoder:
-        raise ConfigError("model", config.model, f"{found.source} is for {found.model}")
+        held = f"{found.source} is for {found.model}"
+        if config.model == "unet":
+            held += ", and the encoder of a unet can be a resnet"
+        raise ConfigError("model", config.model, held)
     if config.model != found.model and not as_encoder:
         decided["model"] = found.model
     theirs = _encoder(found) if as_encoder else found.model_kwargs
     kwargs = {**theirs, **config.model_kwargs}
+    for name in ("depth", "encoder"):  # blocks that are not there would be left out in silence
+        if kwargs.get(name) != theirs.get(name, kwargs.get(name)):
+            given, held = {name: kwargs[name]}, f"{found.source} is for {name}={theirs[name]}"
+            raise ConfigError("model_kwargs", given, held)
     if kwargs != config.model_kwargs:
         decided["model_kwargs"] = kwargs
     if config.normalize == defaults.normalize != found.normalize:
@@ -225,19 +242,21 @@ def _decided(config: TrainConfig, found: Pretrained) -> dict[str, Any]:
     # A U-Net sees images as large as they are.
     if config.image_size is None and not as_encoder and found.image_size is not None:
         decided["image_size"] = found.image_size
-    converts = (config.dataset or "").startswith(("folder:", "hf:"))
-    if config.channels is None and converts and found.facts:
-        decided["channels"] = found.facts["input_size"][0]
+    converts = (config.dataset or "").startswith(("folder:", "hf:")) and not is_open
+    if config.channels is None and converts and (channels := found.channels):
+        decided["channels"] = channels
     return decided
 
 
 def _encoder(found: Pretrained) -> dict[str, Any]:
     """Returns the keyword of a U-Net whose encoder has the weights of a ResNet."""
     kwargs = found.model_kwargs
-    if set(kwargs) != {"depth"} or f"resnet{kwargs['depth']}" not in ENCODERS:
+    name = f"resnet{kwargs.get('depth')}"
+    usual = kwargs.get("stem") != "cifar" and kwargs.get("width") in (None, 64)
+    if name not in ENCODERS or not usual:
         remedy = f"its ResNet of {dict(kwargs)} is no encoder; known: {', '.join(ENCODERS)}"
         raise ConfigError("init_from", found.source, remedy)
-    return {"encoder": f"resnet{kwargs['depth']}"}
+    return {"encoder": name}
 
 
 def for_prediction(found: Pretrained) -> Own:

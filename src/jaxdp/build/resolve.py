@@ -13,7 +13,7 @@ an optimizer or schedule that a program gave takes the place of the setting.
 
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from jaxdp.build.inputs import Inputs
@@ -92,8 +92,8 @@ def with_saved(config: TrainConfig, dataset: Dataset | None = None) -> TrainConf
     saved, size = run.load_config(), config.global_batch_size
     if config.augment is None and not (dataset and (dataset.settings or dataset).augment):
         config = config.replace(augment=saved.augment)
-    if config.model == saved.model:
-        config = config.replace(model_kwargs=config.model_kwargs or saved.model_kwargs)
+    if config.model == saved.model and not _without_encoder(config.model_kwargs):
+        config = config.replace(model_kwargs={**saved.model_kwargs, **config.model_kwargs})
     if config.batch_norm is None and size in (None, saved.global_batch_size):
         config = config.replace(batch_norm=saved.batch_norm)
     if size is None and config.per_device_batch_size is None:
@@ -122,7 +122,10 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
         defaults |= {"augment": dataset.augment} | _of_large_images(config, dataset)
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
-            defaults[name] = dict(value.get(config.model, {})) | config.model_kwargs
+            own = dict(value.get(config.model, {}))
+            if "encoder" in config.model_kwargs:  # which is not cut short for small images
+                own.pop("levels", None)
+            defaults[name] = own | config.model_kwargs
         elif settings[name] is not None or name in displaced:
             continue
         elif name != "learning_rate":
@@ -132,13 +135,18 @@ def with_dataset(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> Train
     return config.replace(**defaults)
 
 
+def _without_encoder(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns keywords of a U-Net without that which weights decide."""
+    return {name: value for name, value in kwargs.items() if name != "encoder"}
+
+
 def _of_large_images(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     """Returns crops and the size of a U-Net for large images, and prints them, if neither the
     settings nor the dataset determine them.
 
     They do not depend on the devices, because the same command gives the same model everywhere.
     """
-    kwargs = {name: value for name, value in config.model_kwargs.items() if name != "encoder"}
+    kwargs = _without_encoder(config.model_kwargs)
     given = (dataset.settings or dataset).augment or kwargs or dataset.defaults
     height, width, _ = dataset.image_shape
     if config.model != "unet" or given or max(height, width) <= CROP:

@@ -235,7 +235,7 @@ def create_setup(
     """
     platform.check_backend()
     if inputs.model is None and training:
-        given = with_pretrained(given)
+        given = with_pretrained(given, is_open=inputs.dataset is not None)
     given = resolve.with_saved(given, inputs.dataset)
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)

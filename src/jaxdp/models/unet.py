@@ -75,7 +75,8 @@ class UNet(nnx.Module):
         dtype: Any = jnp.float32,
     ) -> None:
         registry.require_count("base_channels", base_channels)
-        registry.require_known("encoder", encoder, (None, *ENCODERS))
+        if encoder is not None:
+            registry.require_known("encoder", encoder, ENCODERS)
         if levels is None:
             levels = _ENCODER_LEVELS if encoder else 4
         registry.require_count("levels", levels, _ENCODER_LEVELS if encoder else _MOST_LEVELS)
