@@ -74,19 +74,9 @@ class UNet(nnx.Module):
         encoder: str | None = None,
         dtype: Any = jnp.float32,
     ) -> None:
-        registry.require_count("base_channels", base_channels)
-        if encoder is not None:
-            registry.require_known("encoder", encoder, ENCODERS)
         if levels is None:
             levels = _ENCODER_LEVELS if encoder else 4
-        registry.require_count("levels", levels, _ENCODER_LEVELS if encoder else _MOST_LEVELS)
-        registry.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
-        registry.require_known("padding", padding, ("same", "valid"))
-        possible = padding == "same" or upsampling == "transposed"
-        remedy = "valid padding goes with transposed up-sampling; use it, or padding=same"
-        registry.require(possible, "upsampling", upsampling, remedy)
-        remedy = "a ResNet as the encoder goes with padding=same"
-        registry.require(padding == "same" or encoder is None, "padding", padding, remedy)
+        _check(base_channels, levels, upsampling, padding, encoder)
         self.levels = levels
         self.upsampling = upsampling
         self.padding = padding
@@ -218,6 +208,23 @@ class UpConv(nnx.Module):
 # He's normal, as in other layers. Only one tap contributes to an output pixel, so the fan-in is the
 # number of channels.
 _he_normal_per_pixel = initializers.normal(lambda shape: np.sqrt(2 / shape[-2]))
+
+
+def _check(
+    base_channels: int, levels: int, upsampling: str, padding: str, encoder: str | None
+) -> None:
+    """Raises ConfigError for keywords of a `UNet` that are out of range or do not go together."""
+    registry.require_count("base_channels", base_channels)
+    if encoder is not None:
+        registry.require_known("encoder", encoder, ENCODERS)
+    registry.require_count("levels", levels, _ENCODER_LEVELS if encoder else _MOST_LEVELS)
+    registry.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
+    registry.require_known("padding", padding, ("same", "valid"))
+    possible = padding == "same" or upsampling == "transposed"
+    remedy = "valid padding goes with transposed up-sampling; use it, or padding=same"
+    registry.require(possible, "upsampling", upsampling, remedy)
+    remedy = "a ResNet as the encoder goes with padding=same"
+    registry.require(padding == "same" or encoder is None, "padding", padding, remedy)
 
 
 def smallest_side(levels: int) -> int:
