@@ -95,6 +95,37 @@ def contents(folder: pathlib.Path) -> list[tuple[str, int]]:
     return sorted((str(path), path.lstat().st_mode) for path in [folder, *folder.rglob("*")])
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, "0.1"), ("5", "5")])
+def test_a_folder_of_the_user_keeps_short_compilations_too(
+    given: str | None,
+    expected: str,
+    home: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shortest, largest = (
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+        "JAX_COMPILATION_CACHE_MAX_SIZE",
+    )
+    for name in (shortest, largest):
+        monkeypatch.setenv(name, "")  # else the value that a test leaves would stay
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    if given is not None:
+        monkeypatch.setenv(shortest, given)
+    monkeypatch.setattr(
+        compilation_cache,
+        "set_options",
+        lambda options: os.environ.update(
+            {name.upper(): str(value) for name, value in options.items()}
+        ),
+    )
+    compilation_cache.enable()
+    assert os.environ[shortest] == expected
+    assert largest not in os.environ
+    assert not home.exists()
+
+
 def test_what_is_made_is_private(tmp_path: pathlib.Path, home: pathlib.Path) -> None:
     before = os.umask(0)
     try:

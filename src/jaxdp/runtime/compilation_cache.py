@@ -14,12 +14,13 @@ from collections.abc import Mapping
 
 from jaxdp.text.console import say_again
 
+_SHORTEST = "jax_persistent_cache_min_compile_time_secs"
 _LIMITS = {
     # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used
     # programs.
     "jax_compilation_cache_max_size": 2 * 2**30,
     # Shorter compilations are not worth a file.
-    "jax_persistent_cache_min_compile_time_secs": 0.1,
+    _SHORTEST: 0.1,
 }
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # The programs of a training run on a CPU have 700 to 4,400 memory maps (PyramidNet 8 and 110), and
@@ -39,9 +40,13 @@ def enable() -> None:
 
     JAX loads a compiled program, which is machine code, without a check. Therefore a folder that
     other users can change is not used, and one line on standard error reports this. Child processes
-    inherit the choice. A `JAX_COMPILATION_CACHE_DIR` that the user set does not change.
+    inherit the choice. A `JAX_COMPILATION_CACHE_DIR` that the user set does not change, but also
+    keeps programs that compile in less than a second, unless JAX is told otherwise.
     """
     if _VARIABLE in os.environ:
+        # How large a folder of the user may become is up to the user.
+        if os.environ[_VARIABLE] and _SHORTEST.upper() not in os.environ:
+            set_options({_SHORTEST: _LIMITS[_SHORTEST]})
         return
     os.environ[_VARIABLE] = ""  # no cache, including in child processes
     try:
