@@ -1,6 +1,6 @@
 """Measures the time to the first step, and divides it into parts.
 
-    python benchmarks/first_step.py [--rounds N] [--write FILE]
+    python benchmarks/first_step.py [--rounds N] [--write FILE] [--place NAME]
 
 Each run is a process of its own: the first one with an empty cache, the others with the programs
 that it left there. `--train ARGUMENTS...` is what such a process does: `jaxdp.train` with a
@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
+    parser.add_argument("--place", default="first_step", help="name of that place")
     arguments = parser.parse_args()
     variables = {
         name: value
@@ -234,7 +235,7 @@ def main() -> None:
     )
     print(text)
     if arguments.write:
-        tables.write(arguments.write, "first_step", text)
+        tables.write(arguments.write, arguments.place, text)
 
 
 if __name__ == "__main__":

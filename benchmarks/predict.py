@@ -1,6 +1,6 @@
 """Compares `predict` with the bare forward pass, and prints the images per second of both.
 
-    python benchmarks/predict.py --data-dir DIR [--rounds N] [--write FILE]
+    python benchmarks/predict.py --data-dir DIR [--rounds N] [--write FILE] [--place NAME]
 
 The first 2,000 test images of CIFAR-10, which lies in `--data-dir` as TensorFlow Datasets write it,
 are written as PNG. `predict` finds, reads and checks all files, and then computes the answers; the
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
+    parser.add_argument("--place", default="predict", help="name of that place")
     arguments = parser.parse_args()
     columns = [
         "2,000 images as PNG",
@@ -91,7 +92,7 @@ def main() -> None:
     text = "\n".join([heading, "", *lines])
     print(text)
     if arguments.write:
-        tables.write(arguments.write, "predict", text)
+        tables.write(arguments.write, arguments.place, text)
 
 
 def measure(
