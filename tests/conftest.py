@@ -81,6 +81,10 @@ def pytest_sessionstart() -> None:
     # start find small ones too.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     platform.configure(8, precision=_precision)
+    if _precision != "float32":
+        import jax
+
+        jax.devices()  # starts it, before a test in float32 chooses other flags
 
 
 @pytest.fixture(autouse=True)
