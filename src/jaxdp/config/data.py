@@ -24,8 +24,8 @@ class DataConfig(Settings):
         None,
         """dataset to train on: {jaxdp.data.sources}; of TensorFlow Datasets
         {jaxdp.data.sources.tfds:KNOWN}. Arguments follow a colon: cells:sparse, folder:PATH,
-        npz:PATH, tfds:NAME, hf:NAME[@REVISION][:CONFIG] of the Hugging Face hub (default: cells for
-        unet, otherwise digits)""",
+        npz:PATH, tfds:NAME, hf:NAME or hf:NAME@REVISION:CONFIG of the Hugging Face hub (default:
+        cells for unet, otherwise digits)""",
         metavar="NAME",
         resume="start",
         each_fit=False,
