@@ -168,7 +168,9 @@ def _is_unreachable(error: BaseException) -> bool:
 def _remedy(error: Exception, name: str, revision: str) -> str:
     """Returns why a dataset cannot be read and what to do, in one line without secrets."""
     text, kind = _shown(error), type(error).__name__
-    fetch = f"hf download --repo-type dataset {name}" + f" --revision {revision}" * bool(revision)
+    fetch = f"hf download --repo-type dataset {name}"
+    if revision:
+        fetch = f"hf download --repo-type dataset {name} --revision {revision}"
     listed = re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*?)\]", text)
     known = re.findall("'([^']*)'", listed[1]) if listed else []
     if known:
