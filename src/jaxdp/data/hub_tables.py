@@ -66,10 +66,7 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
     Raises:
         ConfigError: if it cannot be found, downloaded or read.
     """
-    name, _, configuration = request.argument.partition(":")
-    name, _, revision = name.partition("@")
-    if Path(request.argument).expanduser().is_dir():
-        name, configuration, revision = request.argument, "", ""
+    name, revision, configuration = _parsed(request.argument)
     place, folder = name, Path(name).expanduser()
     if folder.is_dir():
         if not name.startswith((".", "~", "/")):
@@ -95,6 +92,17 @@ def open_tables(request: Request, library: Any) -> dict[str, Any]:
     except Exception as error:  # a network, a server, a disk or any exception of a builder
         # The cause is not chained, because it may hold a signed address.
         raise request.error(_remedy(error, name, revision)) from None
+
+
+def _parsed(argument: str) -> tuple[str, str, str]:
+    """Returns name, revision and configuration; a folder's name may hold an @ or a colon."""
+    if Path(argument).expanduser().is_dir():
+        return argument, "", ""
+    name, _, configuration = argument.partition(":")
+    if Path(name).expanduser().is_dir():
+        return name, "", configuration
+    name, _, revision = name.partition("@")
+    return name, revision, configuration
 
 
 def _saved(request: Request, library: Any, folder: Path, configuration: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key
 from jaxdp.models import layers, registry, resampling
 
 # Units per stage of the four-stage form.
-_IMAGENET_UNITS = {
+IMAGENET_UNITS = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
     50: (3, 4, 6, 3),
@@ -179,15 +179,12 @@ class Unit(layers.ResidualUnit):
     """
 
     def __init__(
-        self, in_features: int, width: int, *, stride: int, rngs: nnx.Rngs, **options: Any
+        self, in_features: int, width: int, *, bottleneck: bool, stride: int, **options: Any
     ) -> None:
-        super().__init__(in_features, width, stride=stride, rngs=rngs, **options)
+        super().__init__(in_features, width, bottleneck=bottleneck, stride=stride, **options)
         changes_shape = stride != 1 or in_features != self.features
-        del options["bottleneck"]
         self.projection = (
-            Projection(in_features, self.features, stride, rngs=rngs, **options)
-            if changes_shape
-            else None
+            Projection(in_features, self.features, stride, **options) if changes_shape else None
         )
 
     def __call__(
@@ -216,9 +213,9 @@ class Projection(nnx.Module):
 
 
 def _units_per_stage(depth: int) -> tuple[int, ...]:
-    if depth in _IMAGENET_UNITS:
-        return _IMAGENET_UNITS[depth]
-    known = ", ".join(map(str, _IMAGENET_UNITS))
+    if depth in IMAGENET_UNITS:
+        return IMAGENET_UNITS[depth]
+    known = ", ".join(map(str, IMAGENET_UNITS))
     registry.require(
         isinstance(depth, int) and 8 <= depth <= registry.MOST_LAYERS and depth % 6 == 2,
         "depth",

@@ -21,11 +21,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp.models import initializers, layers, registry, resampling
-from jaxdp.models.resnet import Backbone
+from jaxdp.models.resnet import IMAGENET_UNITS, Backbone
 
 _MOST_LEVELS = 12  # 2 to the power of 12 pixels become one in the deepest level
 # Depths of ResNets whose stem and stages halve the resolution five times.
-ENCODERS = {f"resnet{depth}": depth for depth in (18, 34, 50, 101, 152)}
+ENCODERS = {f"resnet{depth}": depth for depth in IMAGENET_UNITS}
 _ENCODER_LEVELS = 5
 
 

@@ -762,6 +762,12 @@ def test_a_revision_is_never_another_one(hub: list[str], monkeypatch: pytest.Mon
             opened(f"hf:owner/pets@{other}")
 
 
+def test_a_folder_may_have_an_at_sign_in_its_name() -> None:
+    name = write({"train": examples(6), "test": examples(3, 100)}, folder="set@2")
+    for argument in (name, f"{name}:default"):
+        assert len(opened(argument).train) == 6
+
+
 def test_what_hf_download_has_fetched_is_read_without_a_network(
     hub: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
