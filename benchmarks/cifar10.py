@@ -41,7 +41,11 @@ SETTINGS = {
 # By recipe: what differs from these settings.
 RECIPES: dict[str, dict[str, Any]] = {
     "sgd": {},
-    "muon": {"optimizer": "muon", "augment": ["pad_crop:2", "flip:alternating"]},
+    "muon": {
+        "optimizer": "muon",
+        "augment": ["pad_crop:2", "flip:alternating"],
+        "test_time_augmentation": "flip",
+    },
 }
 SIDES = ("jaxdp", "torch.compile")
 FIELDS = ("accuracy", "seconds")

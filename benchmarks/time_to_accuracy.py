@@ -1,7 +1,8 @@
 """Measures the time from the start of the process until a model reaches a target, for jaxdp and for
 a plain PyTorch script.
 
-    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--write FILE]
+    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...]
+        [--write FILE [--place NAME]]
 
 Both train the same architecture on the same images with jaxdp's default recipe and evaluate after
 every epoch. They end at the first evaluation of the test images that reaches the target. Start-up,
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
+    parser.add_argument("--place", default="time_to_accuracy", help="name of that place")
     arguments = parser.parse_args()
     chosen = [name for name in ROWS if any(word in name for word in arguments.rows)]
     lines = [
@@ -76,14 +78,15 @@ def main() -> None:
     lines += [
         f"| {row} | {' | '.join(cells_of(measure(row, arguments.seeds)))} |" for row in chosen
     ]
+    of_seeds = f"medians of {arguments.seeds} seeds" if arguments.seeds > 1 else "one seed"
     heading = (
-        f"Whole processes, medians of {arguments.seeds} seeds with the epochs they took, by `nox -s"
-        " bench -- time_to_accuracy`."
+        f"Whole processes, {of_seeds} with the epochs they took, by `nox -s bench --"
+        " time_to_accuracy`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.write:
-        tables.write(arguments.write, "time_to_accuracy", text)
+        tables.write(arguments.write, arguments.place, text)
 
 
 def measure(row: str, seeds: int) -> Runs:

@@ -5,7 +5,8 @@
 `cifar10.py` has the same recipe: batches of 64, SGD with Nesterov's momentum, one cycle with a peak
 of 0.1 after a fifth of the steps, weight decay 5e-4 and label smoothing 0.1. Images are padded by 2
 pixels, cropped and flipped. With `--muon`, Muon has a peak of 0.01, and each image is mirrored in
-every second epoch, half of them first in the first one.
+every second epoch, half of them first in the first one. Evaluation then sums the scores of an image
+and of its mirror image.
 """
 
 import common
@@ -58,11 +59,14 @@ def main() -> None:
         inputs = normalize(augment(images[chosen], mirrored))
         return functional.cross_entropy(trained(inputs), labels[chosen], label_smoothing=0.1)
 
+    def scores(inputs: torch.Tensor) -> torch.Tensor:
+        return model(inputs) + model(inputs.flip(3)) if arguments.muon else model(inputs)
+
     common.train(
         model,
         len(images),
         loss_of,
-        lambda: common.accuracy(model, test_images, test_labels, BATCH, normalize),
+        lambda: common.accuracy(scores, test_images, test_labels, BATCH, normalize),
         batch=BATCH,
         epochs=arguments.epochs,
         weight_decay=5e-4,

@@ -129,7 +129,7 @@ def layout_of(arguments: Any) -> torch.memory_format:
 
 
 def accuracy(
-    model: nn.Module,
+    model: Callable[[torch.Tensor], torch.Tensor],
     images: torch.Tensor,
     labels: torch.Tensor,
     batch: int,
