@@ -99,6 +99,39 @@ def test_a_head_for_other_classes_is_fresh_and_all_else_is_the_runs(
     assert "init_from: first" in pathlib.Path("second", "config.yaml").read_text()
 
 
+def test_a_run_decides_model_and_images(first: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset, kwargs = some_digits(7, 9), SMALL["model_kwargs"]
+    command: dict[str, Any] = {"data": dataset, "devices": 2, "steps": 1, "progress": False}
+    second = jaxdp.Trainer(**command, init_from="first", normalize="image", run_dir="second")
+    assert (second.config.model, second.config.model_kwargs) == ("cnn", kwargs)
+    assert 'note: first: model="cnn" model_kwargs=width=2 hidden=8\n' in capsys.readouterr().err
+    second.fit()
+    third = jaxdp.Trainer(**command, init_from="second", model_kwargs={"dropout": 0.5})
+    assert third.config.normalize == "image"
+    assert third.config.model_kwargs == kwargs | {"dropout": 0.5}
+    # The same command continues, although the first folder now holds a run of another model.
+    pathlib.Path("first").rename("elsewhere")
+    other = {"model": "resnet", "model_kwargs": {"depth": 8, "width": 2}}
+    jaxdp.Trainer(**command, **other, run_dir="first").fit()
+    again = jaxdp.Trainer(**command, init_from="first", run_dir="second")
+    assert (again.config.model, again.config.normalize) == ("cnn", "image")
+
+
+def test_a_unet_that_saw_crops_sees_crops_again(capsys: pytest.CaptureFixture[str]) -> None:
+    images, masks = noise(0, 8, 160, 160, 1), noise(1, 8, 160, 160, 1)[..., 0] % 2
+    dataset = data.from_arrays(images, masks)
+    settings: dict[str, Any] = {"devices": 1, "steps": 1, "progress": False}
+    kwargs = {"base_channels": 2, "levels": 2}
+    whole = jaxdp.Trainer("unet", dataset, model_kwargs=kwargs, **settings).setup.config
+    words = ("crop:32", "flip")
+    jaxdp.Trainer("unet", dataset, model_kwargs=kwargs, augment=words, **settings).fit().save("run")
+    found = jaxdp.Trainer(data=dataset, init_from="run", **settings).config
+    assert (found.model, found.model_kwargs, found.augment) == ("unet", kwargs, words)
+    given = jaxdp.Trainer(data=dataset, init_from="run", augment=["none"], **settings).config
+    assert given.augment == ("none",)
+    assert not any(word.startswith("crop") for word in whole.augment or ())
+
+
 def test_named_classes_that_are_others_get_a_fresh_head(first: Any) -> None:
     names = ["a", "b", "c"]
     jaxdp.Trainer("cnn", some_digits(0, 2, class_names=names), run_dir="named", **SMALL).fit(

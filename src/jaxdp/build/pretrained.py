@@ -1,5 +1,6 @@
 """Finds weights by name: `timm:NAME`, `hf://ORGANIZATION/NAME[@REVISION]`, or a folder in the same
-layout. It reads which model they are for, and how their images were prepared.
+layout. It reads which model they are for, and how their images were prepared. The settings of a run
+say the same.
 
 A repository or folder holds `config.json` and `model.safetensors`. Nothing else is read or run.
 """
@@ -10,14 +11,16 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxdp.build import hub_files
 from jaxdp.build.data import IMAGENET_MEAN, IMAGENET_STD
-from jaxdp.build.saved_model import read_facts
-from jaxdp.config import TrainConfig
+from jaxdp.build.saved_model import read_description, read_facts
+from jaxdp.config import OBJECT, TrainConfig
 from jaxdp.config.values import MOST_CLASSES
+from jaxdp.data.augment import words
+from jaxdp.data.augment.geometry import Crop
 from jaxdp.data.dataset import Description
 from jaxdp.errors import ConfigError, flag
 from jaxdp.inference.hub_layout import CONFIG, LIBRARY, WEIGHTS
@@ -66,10 +69,10 @@ ARCHITECTURES = {
 
 
 class Own(NamedTuple):
-    """What `jaxdp.convert export --hub-layout` writes next to weights.
+    """What `jaxdp.convert export --hub-layout` writes next to weights, or what a run has.
 
     Attributes:
-        settings: those that prediction requires; others have their defaults.
+        settings: of a run all, else those that prediction requires; others have their defaults.
         description: of the dataset.
         metrics: by split.
     """
@@ -85,7 +88,7 @@ class Pretrained:
 
     Attributes:
         source: the name, with the revision that was read.
-        weights: the file.
+        weights: the file, or the folder of a run.
         model: the model here.
         model_kwargs: its keyword arguments.
         facts: how images were prepared, as timm writes it; empty if it is unknown.
@@ -175,6 +178,31 @@ def find(path: str) -> Pretrained | None:
     return _described(path, path, folder / CONFIG, folder / WEIGHTS)
 
 
+def _of_run(path: str, plugins: Sequence[str]) -> Pretrained | None:
+    """Returns what a run knows of its weights. None if it is no run, or has a model that settings
+    cannot name.
+
+    Args:
+        plugins: that the command or the program names.
+
+    Raises:
+        ConfigError: if files of the run are damaged.
+    """
+    run = RunDirectory(pathlib.Path(path))
+    if not os.path.isfile(run.file("config.yaml")):  # also False for a name that is too long
+        return None
+    try:
+        settings, description = run.load_config(), read_description(run)
+    except ConfigError as error:
+        raise ConfigError("init_from", path, error.remedy) from error
+    if settings.model == OBJECT or not {*settings.plugins} <= {*plugins}:
+        return None
+    classes, names = description.num_classes, description.names
+    model, kwargs = settings.model, settings.model_kwargs
+    own = Own(settings, description, {})
+    return Pretrained(path, run.path, model, kwargs, {}, classes, names, own)
+
+
 @functools.cache
 def _of_hub(path: str) -> Pretrained:
     repository, revision = hub_files.parse(path)
@@ -185,8 +213,8 @@ def _of_hub(path: str) -> Pretrained:
 
 
 def with_pretrained(config: TrainConfig, *, is_open: bool = False) -> TrainConfig:
-    """Returns the settings with the model of the weights by name, and the preparation of their
-    images, where they are not given. Prints them.
+    """Returns the settings with the model of weights by name or of a run, and the preparation of
+    their images, where they are not given. Prints them.
 
     A run that continues keeps its own.
 
@@ -204,13 +232,13 @@ def with_pretrained(config: TrainConfig, *, is_open: bool = False) -> TrainConfi
             if getattr(config, name) == getattr(defaults, name)
         }
         return config.replace(**kept, model_kwargs={**saved.model_kwargs, **config.model_kwargs})
-    found = find(config.init_from)
+    found = find(config.init_from) or _of_run(config.init_from, config.plugins)
     if found is None:
         return config
     decided = _decided(config, found, is_open)
     if decided:
-        words = " ".join(flag(name, value) for name, value in decided.items())
-        say(f"note: {found.source}: {words}")
+        flags = " ".join(flag(name, value) for name, value in decided.items())
+        say(f"note: {found.source}: {flags}")
     size = decided.pop("image_size", None)
     config = config.replace(**decided)
     # A filled-in size leaves the augmentation of photos at its default.
@@ -219,14 +247,16 @@ def with_pretrained(config: TrainConfig, *, is_open: bool = False) -> TrainConfi
 
 def _decided(config: TrainConfig, found: Pretrained, is_open: bool) -> dict[str, Any]:
     """Returns the settings that weights decide, because they have their defaults."""
-    decided: dict[str, Any] = {}
-    defaults = TrainConfig()
+    default = TrainConfig().model
     as_encoder = config.model == "unet" and found.model == "resnet"
-    if config.model not in (found.model, defaults.model) and not as_encoder:
+    if config.model not in (found.model, default) and not as_encoder:
+        if found.weights.is_dir():  # of a run, what fits is loaded
+            return {}
         held = f"{found.source} is for {found.model}"
         if config.model == "unet":
             held += ", and the encoder of a unet can be a resnet"
         raise ConfigError("model", config.model, held)
+    decided: dict[str, Any] = {}
     if config.model != found.model and not as_encoder:
         decided["model"] = found.model
     theirs = _encoder(found) if as_encoder else found.model_kwargs
@@ -237,7 +267,15 @@ def _decided(config: TrainConfig, found: Pretrained, is_open: bool) -> dict[str,
             raise ConfigError("model_kwargs", given, held)
     if kwargs != config.model_kwargs:
         decided["model_kwargs"] = kwargs
-    if config.normalize == defaults.normalize != found.normalize:
+    return decided | _of_images(config, found, as_encoder, is_open)
+
+
+def _of_images(
+    config: TrainConfig, found: Pretrained, as_encoder: bool, is_open: bool
+) -> dict[str, Any]:
+    """Returns the preparation of the images of weights, where settings have their defaults."""
+    decided: dict[str, Any] = {}
+    if config.normalize == TrainConfig().normalize != found.normalize:
         decided["normalize"] = found.normalize
     # A U-Net sees images as large as they are.
     if config.image_size is None and not as_encoder and found.image_size is not None:
@@ -245,7 +283,17 @@ def _decided(config: TrainConfig, found: Pretrained, is_open: bool) -> dict[str,
     converts = (config.dataset or "").startswith(("folder:", "hf:")) and not is_open
     if config.channels is None and converts and (channels := found.channels):
         decided["channels"] = channels
+    # Keywords of a U-Net that are given leave large images whole.
+    own = found.own.settings if found.own is not None else TrainConfig()
+    if config.augment is None and found.model == "unet" and _has_crop(own):
+        decided["augment"] = own.augment
     return decided
+
+
+def _has_crop(config: TrainConfig) -> bool:
+    """Returns whether training sees crops of images."""
+    given = [word for word in config.augment or () if word != "none"]
+    return any(isinstance(each, Crop) for each in map(words.create, given))
 
 
 def _encoder(found: Pretrained) -> dict[str, Any]:
@@ -298,9 +346,10 @@ def _saved(config: TrainConfig) -> TrainConfig | None:
     if not run.file("config.yaml").is_file():
         return None
     saved, source = run.load_config(), config.init_from or ""
-    # A folder that is still there says the same.
-    is_gone = hub_files.is_name(source) or not os.path.exists(source)
-    return saved if saved.init_from == source and is_gone else None
+    # A file decides nothing, and a repository's folder that is still there says the same.
+    files = (source, os.path.join(source, CONFIG))
+    is_there = not hub_files.is_name(source) and any(map(os.path.isfile, files))
+    return saved if saved.init_from == source and not is_there else None
 
 
 def _described(path: str, source: str, config: pathlib.Path, weights: pathlib.Path) -> Pretrained:

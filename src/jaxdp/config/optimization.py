@@ -154,10 +154,10 @@ class LearningConfig(Settings):
         None,
         """start from the weights of a run (its best or last checkpoint), of a file
         (.safetensors, .npz or, with PyTorch, .pt, with PyTorch's names or the names that convert
-        export writes), or of a name on the Hugging Face hub, e.g. timm:resnet18.a1_in1k, which also
-        sets --model, --model-kwargs, --normalize and --image-size. A head for another number of
-        classes keeps its own initialization; everything else must match. A run that resumes
-        continues from its own checkpoint""",
+        export writes), or of a name on the Hugging Face hub, e.g. timm:resnet18.a1_in1k. A run or a
+        name also sets --model, --model-kwargs, --normalize and --image-size. A head for another
+        number of classes keeps its own initialization; everything else must match. A run that
+        resumes continues from its own checkpoint""",
         metavar="RUN|FILE|timm:NAME|hf://ORG/NAME[@REVISION]",
         resume="free",
         names_run="if_set",
