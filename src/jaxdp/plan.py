@@ -87,7 +87,7 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
         )
     else:
         platform.describe_only()
-    from jaxdp.build.pretrained import with_pretrained
+    from jaxdp.build.pretrained_settings import with_pretrained
     from jaxdp.build.setup import create_setup
 
     if target is None:  # otherwise, the setup is one of training

@@ -16,7 +16,7 @@ from flax import nnx
 
 import jaxdp
 from jaxdp import models, plan
-from jaxdp.build import pretrained
+from jaxdp.build import pretrained, pretrained_settings
 from jaxdp.errors import ConfigError
 from jaxdp.step.state import array_name
 
@@ -202,11 +202,11 @@ def test_datasets_of_small_images_do_not_cut_an_encoder_short() -> None:
 )
 def test_what_is_no_part_of_an_encoder_does_not_matter(kwargs: dict[str, Any]) -> None:
     found = pretrained.Pretrained("hf://a/b", pathlib.Path("f"), "resnet", kwargs, {}, 5, ())
-    assert pretrained._encoder(found) == {"encoder": "resnet18"}
+    assert pretrained_settings._encoder(found) == {"encoder": "resnet18"}
 
 
 @pytest.mark.parametrize("kwargs", [{"depth": 20}, {"depth": 18, "stem": "cifar"}])
 def test_a_resnet_for_small_images_is_no_encoder(kwargs: dict[str, Any]) -> None:
     found = pretrained.Pretrained("hf://a/b", pathlib.Path("f"), "resnet", kwargs, {}, 5, ())
     with pytest.raises(ConfigError, match="is no encoder; known: resnet18"):
-        pretrained._encoder(found)
+        pretrained_settings._encoder(found)

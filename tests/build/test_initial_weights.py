@@ -127,6 +127,8 @@ def test_a_unet_that_saw_crops_sees_crops_again(capsys: pytest.CaptureFixture[st
     jaxdp.Trainer("unet", dataset, model_kwargs=kwargs, augment=words, **settings).fit().save("run")
     found = jaxdp.Trainer(data=dataset, init_from="run", **settings).config
     assert (found.model, found.model_kwargs, found.augment) == ("unet", kwargs, words)
+    flips = data.from_arrays(images, masks, augment=["flip"])
+    assert jaxdp.Trainer(data=flips, init_from="run", **settings).config.augment == ("flip",)
     given = jaxdp.Trainer(data=dataset, init_from="run", augment=["none"], **settings).config
     assert given.augment == ("none",)
     assert not any(word.startswith("crop") for word in whole.augment or ())

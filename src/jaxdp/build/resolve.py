@@ -27,8 +27,7 @@ from jaxdp.config import (
     displaced_by,
 )
 from jaxdp.config.values import MOST_STEPS
-from jaxdp.data.augment.geometry import Crop
-from jaxdp.data.augment.words import create
+from jaxdp.data.augment.geometry import crop_sides
 from jaxdp.data.sources import Dataset, Split
 from jaxdp.errors import ConfigError, flag
 from jaxdp.rundir.layout import RunDirectory
@@ -168,10 +167,8 @@ def _sees_crops(config: TrainConfig, dataset: Dataset) -> bool:
     """Whether training for each pixel sees crops of at most a quarter of an image."""
     if dataset.kind == "classification":
         return False
-    words = [word for word in config.augment or () if word != "none"]
-    sides = [each.size for each in map(create, words) if isinstance(each, Crop)]
     height, width, _ = dataset.image_shape
-    return any(4 * side**2 <= height * width for side in sides)
+    return any(4 * side**2 <= height * width for side in crop_sides(config.augment))
 
 
 def _takes_small_set_rate(config: TrainConfig, dataset: Dataset, inputs: Inputs) -> bool:

@@ -23,7 +23,7 @@ from jaxdp.build.intervals import Intervals
 from jaxdp.build.loss_check import check_losses
 from jaxdp.build.model import has_own_code
 from jaxdp.build.model_check import check_model
-from jaxdp.build.pretrained import with_pretrained
+from jaxdp.build.pretrained_settings import with_pretrained
 from jaxdp.build.step_config import (
     WrapOptimizer,
     create_preprocess,
@@ -235,7 +235,7 @@ def create_setup(
     """
     platform.check_backend()
     if inputs.model is None and training:
-        given = with_pretrained(given, is_open=inputs.dataset is not None)
+        given = with_pretrained(given, inputs.dataset)
     given = resolve.with_saved(given, inputs.dataset)
     named, dataset = open_data(given, inputs)
     asked = resolve.with_dataset(named, dataset, inputs)

@@ -4,6 +4,7 @@ and quarter turns.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -17,6 +18,7 @@ from jaxdp.data.augment.words import (
     RandomKey,
     Shape,
     check_side,
+    create,
     is_dense,
     map_grid,
     register,
@@ -117,6 +119,12 @@ class CropForeground(Crop):
         around = jax.random.bernoulli(coin, _FOREGROUND) & (ends[-1] > 0)
         anywhere = jax.random.randint(usual, (2,), low, high)
         return jnp.where(around, jnp.clip(corner, low, high - 1), anywhere)
+
+
+def crop_sides(given: Sequence[str] | None) -> list[int]:
+    """Returns the sides of the crops among the words of an augmentation."""
+    made = (create(word) for word in given or () if word != "none")
+    return [each.size for each in made if isinstance(each, Crop)]
 
 
 @register("random_resized_crop", PIXELS)
