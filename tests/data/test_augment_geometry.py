@@ -1,5 +1,6 @@
 """Crops, flips and quarter turns against NumPy and Pillow."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -155,6 +156,20 @@ def test_a_resized_crop_is_that_of_pillow(height: int, width: int, size: int) ->
             for channel in part.transpose(2, 0, 1)
         ]
         np.testing.assert_allclose(resized, np.stack(expected, -1), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(37, 50, 16), (16, 16, 32), (60, 9, 20)])
+def test_a_resized_crop_of_a_cpu_is_that_of_other_devices(
+    height: int, width: int, size: int
+) -> None:
+    image = np.random.default_rng(0).uniform(0, 255, (height, width, 3)).astype(np.float32)
+    crop = geometry.RandomResizedCrop(size)
+    corners, sides = jax.vmap(lambda key: crop.box(height, width, key))(jax.random.split(KEY, 20))
+    taps, products = (
+        jax.jit(jax.vmap(functools.partial(form, jnp.asarray(image), size=size)))(corners, sides)
+        for form in (geometry._resized_by_taps, geometry._resized_by_products)
+    )
+    np.testing.assert_allclose(taps, products, rtol=0, atol=1e-3)
 
 
 def test_alternating_flips_follow_the_turn_of_their_example() -> None:

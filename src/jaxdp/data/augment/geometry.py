@@ -3,6 +3,7 @@ and quarter turns.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -168,7 +169,14 @@ class RandomResizedCrop(Augmentation):
     def __call__(self, example: Example, key: RandomKey) -> Example:
         image = example["images"]
         corner, sides = self.box(image.shape[0], image.shape[1], key)
-        return example | {"images": _resized(image, corner, sides, size=self.size)}
+        images = jax.lax.platform_dependent(
+            image,
+            corner,
+            sides,
+            cpu=functools.partial(_resized_by_taps, size=self.size),
+            default=functools.partial(_resized_by_products, size=self.size),
+        )
+        return example | {"images": images}
 
 
 @register("flip")
@@ -247,25 +255,53 @@ def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[
     return jnp.stack(low), jnp.stack(high)
 
 
-def _resized(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
+def _resized_by_products(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
     """Returns a part of an image at `size` x `size` pixels by two products of matrices that
     are mostly 0.
     """
     # Not jax.image.scale_and_translate, which would also read pixels outside the part.
     down, across = (
-        _triangle(length, size, corner[dim], sides[dim])
+        _triangle(jnp.arange(length), size, corner[dim], sides[dim])
         for dim, length in enumerate(image.shape[:2])
     )
     return jnp.einsum("ih,hwc,jw->ijc", down, image, across, precision="highest")
 
 
-def _triangle(length: int, size: int, start: Array, side: Array) -> Float[Array, "size length"]:
-    """Returns the weight of each of `length` source pixels in each of `size` resized pixels. Only
-    the `side` source pixels from `start` count.
+def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
+    """Returns the same, to float rounding, as sums of the few rows, then columns, that affect each
+    pixel. A CPU skips the zeros of the products, which take five times as long.
+    """
+    for dim, length in enumerate(image.shape[:2]):
+        start, scale = corner[dim], sides[dim] / size
+        taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
+        # The first pixel with its centre closer than the triangle's half width.
+        first = start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5
+        first = jnp.floor(first).astype(jnp.int32) + 1
+        numbers = jnp.clip(first, 0, length - taps)[:, None] + jnp.arange(taps)
+        # Behind barriers, because XLA:CPU would otherwise compute weights and rows again for each
+        # value that uses them.
+        numbers, weights = jax.lax.optimization_barrier(
+            (numbers, _triangle(numbers, size, start, sides[dim]))
+        )
+        shape = [size if axis == dim else 1 for axis in range(3)]
+        parts = [
+            jnp.take(image, numbers[:, tap], dim, mode="clip") * weights[:, tap].reshape(shape)
+            for tap in range(taps)
+        ]
+        image = jax.lax.optimization_barrier(sum(parts))
+    return image
+
+
+def _triangle(numbers: Array, size: int, start: Array, side: Array) -> Float[Array, "size numbers"]:
+    """Returns the weight of each source pixel in each of `size` resized pixels. Only the `side`
+    source pixels from `start` count.
+
+    Args:
+        numbers: numbers of the source pixels, the same for each resized pixel, or a row for each.
     """
     scale = side / size
     centres = start + (jnp.arange(size) + 0.5) * scale
-    pixels = jnp.arange(length) + 0.5
+    pixels = numbers + 0.5
     weights = jnp.maximum(1 - jnp.abs(pixels - centres[:, None]) / jnp.maximum(scale, 1.0), 0.0)
     weights = jnp.where((pixels > start) & (pixels < start + side), weights, 0.0)
     return weights / jnp.sum(weights, 1, keepdims=True)
